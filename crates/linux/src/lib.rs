@@ -1,5 +1,13 @@
 //! The kernel's own NAPI: reads, probes and changes its delivery settings, and counts what they do.
 
+pub mod device;
 pub mod epoll;
+pub mod features;
 pub mod library;
+pub mod napi;
+pub mod netlink;
+pub mod netns;
+pub mod probe;
+pub mod spawn;
 pub mod steer;
+pub mod veth;

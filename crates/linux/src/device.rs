@@ -1,0 +1,117 @@
+//! Network devices of a namespace: names, addresses, and the veth peer on the other side.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use netlink_bindings::rt_addr::{self, Ifaddrmsg};
+use netlink_bindings::rt_link::{self, Ifinfomsg};
+
+use crate::netlink::{Netlink, NetlinkError};
+
+/// A network device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The number that identifies it within its namespace.
+    pub ifindex: u32,
+    /// Its name.
+    pub name: String,
+    /// Whether it is administratively up.
+    pub up: bool,
+    /// Whether it is the loopback device, which has no NAPI instance of its own.
+    pub loopback: bool,
+    /// The kind of a virtual device (`veth`, `bridge`), `None` for hardware.
+    pub kind: Option<String>,
+    /// The device it is tied to: a veth's peer, a VLAN's parent; its ifindex is that of the other namespace.
+    pub link: Option<u32>,
+    /// Whether that other device lives in another namespace.
+    pub link_elsewhere: bool,
+    /// How many receive queues it was made with.
+    pub rx_queues: u32,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Device {
+    /// Whether it is one end of a veth pair.
+    pub fn is_veth(&self) -> bool {
+        self.kind.as_deref() == Some("veth")
+    }
+}
+
+const IFF_UP: u32 = libc::IFF_UP as u32;
+const IFF_LOOPBACK: u32 = libc::IFF_LOOPBACK as u32;
+
+/// Every device of the namespace, by ifindex.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn devices(netlink: &mut Netlink) -> Result<Vec<Device>, NetlinkError> {
+    let request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::default());
+    let mut found = netlink.dump("list network devices", &request, |(header, attrs)| {
+        let kind =
+            attrs.get_linkinfo().ok().and_then(|info| Some(info.get_kind().ok()?.to_string_lossy().into_owned()));
+        Some(Device {
+            ifindex: u32::try_from(header.ifi_index).ok()?,
+            name: attrs.get_ifname().ok()?.to_string_lossy().into_owned(),
+            up: header.ifi_flags & IFF_UP != 0,
+            loopback: header.ifi_flags & IFF_LOOPBACK != 0,
+            kind,
+            link: attrs.get_link().ok(),
+            link_elsewhere: attrs.get_link_netnsid().is_ok(),
+            rx_queues: attrs.get_num_rx_queues().unwrap_or(1),
+            addresses: Vec::new(),
+        })
+    })?;
+    let mut addresses = addresses(netlink)?;
+    for device in &mut found {
+        device.addresses = addresses.remove(&device.ifindex).unwrap_or_default();
+    }
+    Ok(found)
+}
+
+fn addresses(netlink: &mut Netlink) -> Result<BTreeMap<u32, Vec<IpAddr>>, NetlinkError> {
+    let request = rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::default());
+    let pairs = netlink.dump("list addresses", &request, |(header, attrs)| {
+        // The local address; on a point-to-point link `address` is the peer's.
+        let address = attrs.get_local().or_else(|_| attrs.get_address()).ok()?;
+        Some((header.ifa_index, address))
+    })?;
+    let mut by_device = BTreeMap::<u32, Vec<IpAddr>>::new();
+    for (ifindex, address) in pairs {
+        by_device.entry(ifindex).or_default().push(address);
+    }
+    Ok(by_device)
+}
+
+/// Why there is no single device to work on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The kernel refused to list them.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// No device has that name.
+    #[error("there is no network device `{name}` in {place}: the devices are {known}")]
+    Unknown {
+        /// The name that was given.
+        name: String,
+        /// The namespace.
+        place: String,
+        /// The names there are.
+        known: String,
+    },
+}
+
+/// The device called `name`.
+///
+/// # Errors
+/// When there is none; the message lists those there are.
+pub fn device_named(netlink: &mut Netlink, name: &str, place: &str) -> Result<Device, DeviceError> {
+    let all = devices(netlink)?;
+    let known = all.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
+    all.into_iter().find(|device| device.name == name).ok_or_else(|| DeviceError::Unknown {
+        name: name.to_owned(),
+        place: place.to_owned(),
+        known,
+    })
+}

@@ -1,0 +1,84 @@
+//! Offload features of a device, over ethtool netlink (Linux `Documentation/networking/ethtool-netlink.rst`).
+
+use std::collections::BTreeMap;
+
+use netlink_bindings::ethtool;
+
+use crate::netlink::{Netlink, NetlinkError};
+
+/// Generic receive offload: on a veth, the switch that gives it a NAPI instance.
+pub const RX_GRO: &str = "rx-gro";
+/// TCP segmentation offload: a veth peer that sends unsegmented packets bypasses the receiver's NAPI.
+pub const TX_TCP_SEGMENTATION: &str = "tx-tcp-segmentation";
+/// The other parts of what `ethtool -K DEV tso off` turns off.
+pub const TX_TCP_SEGMENTATION_FAMILY: [&str; 4] =
+    [TX_TCP_SEGMENTATION, "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"];
+
+/// Message numbers of `linux/ethtool_netlink_generated.h`. The bindings count replies and requests in one sequence, which
+/// gives other numbers than the kernel's for everything past the first few.
+mod abi {
+    pub(super) const FEATURES_GET: u8 = 11;
+    pub(super) const FEATURES_SET: u8 = 12;
+}
+
+/// The features of the device, by their ethtool names, and whether each is active.
+///
+/// # Errors
+/// When there is no such device or no ethtool netlink.
+pub fn features(netlink: &mut Netlink, device: &str) -> Result<BTreeMap<String, bool>, NetlinkError> {
+    let mut request = ethtool::Request::new().op_features_get_do();
+    request.header_mut().cmd = abi::FEATURES_GET;
+    request.encode().nested_header().push_dev_name_bytes(device.as_bytes()).end_nested();
+    let action = format!("read the offload features of {device}");
+    let mut found = netlink.dump(&action, &request, |attrs| {
+        let names = |set: ethtool::IterableBitset<'_>| -> Vec<String> {
+            let bits = set.get_bits().into_iter().flatten();
+            bits.filter_map(|bit| match bit {
+                Ok(ethtool::BitsetBits::Bit(bit)) => Some(bit.get_name().ok()?.to_string_lossy().into_owned()),
+                _ => None,
+            })
+            .collect()
+        };
+        let mut features = BTreeMap::new();
+        for name in attrs.get_hw().map(names).unwrap_or_default() {
+            features.insert(name, false);
+        }
+        for name in attrs.get_active().map(names).unwrap_or_default() {
+            features.insert(name, true);
+        }
+        Some(features)
+    })?;
+    Ok(found.pop().unwrap_or_default())
+}
+
+/// Turns features on or off. Names that the device does not have are an error of the kernel's.
+///
+/// # Errors
+/// When there is no such device or feature, the caller lacks `CAP_NET_ADMIN`, or the driver keeps it as it is.
+pub fn set_features(netlink: &mut Netlink, device: &str, wanted: &[(&str, bool)]) -> Result<(), NetlinkError> {
+    let mut request = ethtool::Request::new().op_features_set_do();
+    request.header_mut().cmd = abi::FEATURES_SET;
+    let mut bits = request
+        .encode()
+        .nested_header()
+        .push_dev_name_bytes(device.as_bytes())
+        .end_nested()
+        .nested_wanted()
+        .nested_bits();
+    for (name, on) in wanted {
+        let bit = bits.nested_bit().push_name_bytes(name.as_bytes());
+        bits = if *on { bit.push_value(()).end_nested() } else { bit.end_nested() };
+    }
+    bits.end_nested().end_nested();
+    // The kernel may answer with the difference between wanted and active before it acknowledges.
+    netlink.dump(&format!("change the offload features of {device}"), &request, |_| None::<()>)?;
+    let active = features(netlink, device)?;
+    match wanted.iter().find(|(name, on)| active.get(*name).is_some_and(|active| active != on)) {
+        None => Ok(()),
+        Some((name, on)) => Err(NetlinkError::Refused {
+            action: format!("turn {name} {} on {device}", if *on { "on" } else { "off" }),
+            reason: "its driver keeps it as it is".to_owned(),
+            errno: None,
+        }),
+    }
+}

@@ -1,0 +1,126 @@
+//! One netlink conversation with one network namespace.
+
+use std::io;
+
+use netlink_bindings::rt_link::Ifinfomsg;
+use netlink_bindings::traits::NetlinkRequest;
+use netlink_bindings::{nlctrl, rt_link};
+use netlink_socket2::{NetlinkSocket, ReplyError};
+
+use crate::netns::{NetNs, NetNsError};
+
+/// Netlink sockets (route and generic) that live in one network namespace, wherever the caller's threads are.
+pub struct Netlink {
+    socket: NetlinkSocket,
+}
+
+/// Why the kernel did not do what a netlink request asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetlinkError {
+    /// The namespace could not be entered.
+    #[error(transparent)]
+    Namespace(#[from] NetNsError),
+    /// The kernel does not have the interface.
+    #[error("this kernel cannot {action}: it has no `{family}` netlink interface; use a newer kernel")]
+    Missing {
+        /// What was wanted.
+        action: String,
+        /// The generic netlink family.
+        family: &'static str,
+    },
+    /// The caller may not do it.
+    #[error("not allowed to {action}: run as root (it needs CAP_NET_ADMIN)")]
+    Denied {
+        /// What was wanted.
+        action: String,
+    },
+    /// Everything else, with the kernel's own explanation.
+    #[error("cannot {action}: {reason}")]
+    Refused {
+        /// What was wanted.
+        action: String,
+        /// What the kernel answered.
+        reason: String,
+        /// The error number it came with, if it came from the kernel.
+        errno: Option<i32>,
+    },
+}
+
+impl NetlinkError {
+    /// Whether the thing asked about is not there (any more).
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { errno: Some(libc::ENOENT | libc::ENODEV), .. })
+    }
+
+    pub(crate) fn from_reply(action: impl Into<String>, error: &ReplyError) -> Self {
+        let action = action.into();
+        let errno = error.as_io_error().raw_os_error();
+        match errno {
+            Some(libc::EPERM | libc::EACCES) => Self::Denied { action },
+            _ => Self::Refused { action, reason: error.to_string().replace(" (no extended ack)", ""), errno },
+        }
+    }
+}
+
+impl Netlink {
+    /// Opens the conversation.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered or there is no netlink at all.
+    pub fn open(netns: &NetNs) -> Result<Self, NetlinkError> {
+        // The socket type opens lazily, so the first question of each protocol has to be asked inside the namespace.
+        let opened = netns.run(|| -> io::Result<NetlinkSocket> {
+            let mut socket = NetlinkSocket::new();
+            let mut link = rt_link::Request::new().op_getlink_do(&Ifinfomsg::default());
+            link.encode().push_ifname_bytes(b"lo");
+            let _ = socket.request(&link)?.recv_one();
+            let mut family = nlctrl::Request::new().op_getfamily_do();
+            family.encode().push_family_name_bytes(b"nlctrl");
+            let _ = socket.request(&family)?.recv_one();
+            Ok(socket)
+        })?;
+        let refused = |error: io::Error| NetlinkError::Refused {
+            action: "open a netlink socket".to_owned(),
+            errno: error.raw_os_error(),
+            reason: error.to_string(),
+        };
+        Ok(Self { socket: opened.map_err(refused)? })
+    }
+
+    /// Sends a request and reads every reply through `read`.
+    pub(crate) fn dump<R, T>(
+        &mut self,
+        action: &str,
+        request: &R,
+        mut read: impl FnMut(R::ReplyType<'_>) -> Option<T>,
+    ) -> Result<Vec<T>, NetlinkError>
+    where
+        R: NetlinkRequest,
+    {
+        let mut replies = self.socket.request(request).map_err(|error| refused_early(action, request, &error))?;
+        let mut found = Vec::new();
+        while let Some(reply) = replies.recv() {
+            found.extend(read(reply.map_err(|error| NetlinkError::from_reply(action, &error))?));
+        }
+        Ok(found)
+    }
+
+    /// Sends a request and waits until the kernel has acknowledged it.
+    pub(crate) fn change<R: NetlinkRequest>(&mut self, action: &str, request: &R) -> Result<(), NetlinkError> {
+        let mut reply = self.socket.request(request).map_err(|error| refused_early(action, request, &error))?;
+        reply.recv_ack().map_err(|error| NetlinkError::from_reply(action, &error))
+    }
+}
+
+/// A request that did not get as far as an answer: most often its generic netlink family does not exist.
+fn refused_early<R: NetlinkRequest>(action: &str, request: &R, error: &io::Error) -> NetlinkError {
+    use netlink_bindings::traits::Protocol;
+    match (request.protocol(), error.raw_os_error()) {
+        (Protocol::Generic(family), Some(libc::ENOENT)) => {
+            let family = std::str::from_utf8(family).unwrap_or("generic");
+            NetlinkError::Missing { action: action.to_owned(), family }
+        }
+        (_, errno) => NetlinkError::Refused { action: action.to_owned(), reason: error.to_string(), errno },
+    }
+}

@@ -1,0 +1,165 @@
+//! Network namespaces: names one, enters one, makes one that vanishes with its last user.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, setns, unshare};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+/// An open network namespace.
+///
+/// Namespaces made here have no name: they exist as long as this value, a process or a socket in them does, so nothing
+/// is left behind however a program ends. See `network_namespaces(7)`.
+#[derive(Debug)]
+pub struct NetNs {
+    file: File,
+    description: String,
+}
+
+/// Why a namespace could not be opened, made or entered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetNsError {
+    /// No namespace has that name.
+    #[error("there is no network namespace `{name}`: `ip netns` lists the ones with a name ({path}: {source})", path = path.display())]
+    Unknown {
+        /// The name that was given.
+        name: String,
+        /// Where it was looked for.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A process has gone, or may not be looked at.
+    #[error("cannot open the network namespace of process {pid}: {source}; is it running, and are you root?")]
+    Process {
+        /// The process.
+        pid: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Making or entering a namespace is not allowed.
+    #[error("cannot {action} a network namespace: {source}; run as root (it needs CAP_SYS_ADMIN)")]
+    Denied {
+        /// `make` or `enter`.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl NetNs {
+    /// The namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When `/proc` is not mounted.
+    pub fn current() -> Result<Self, NetNsError> {
+        let denied = |source| NetNsError::Denied { action: "open", source };
+        let file = File::open("/proc/thread-self/ns/net").map_err(denied)?;
+        Ok(Self { file, description: "this network namespace".to_owned() })
+    }
+
+    /// The namespace that `ip netns` knows by `name`.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn named(name: &str) -> Result<Self, NetNsError> {
+        let path = Path::new("/run/netns").join(name);
+        let unknown = |source| NetNsError::Unknown { name: name.to_owned(), path: path.clone(), source };
+        // A name is one path component: `..` or `a/b` would open something that is no namespace at all.
+        if name.is_empty() || name == "." || name == ".." || name.contains('/') {
+            return Err(unknown(io::ErrorKind::InvalidInput.into()));
+        }
+        let file = File::open(&path).map_err(unknown)?;
+        Ok(Self { file, description: format!("network namespace {name}") })
+    }
+
+    /// The namespace that process `pid` lives in.
+    ///
+    /// # Errors
+    /// When the process has gone or may not be looked at.
+    pub fn of_process(pid: u32) -> Result<Self, NetNsError> {
+        let file = File::open(format!("/proc/{pid}/ns/net")).map_err(|source| NetNsError::Process { pid, source })?;
+        Ok(Self { file, description: format!("the network namespace of process {pid}") })
+    }
+
+    /// A new, empty namespace without a name. Its loopback device is down.
+    ///
+    /// # Errors
+    /// Without `CAP_SYS_ADMIN`.
+    pub fn create() -> Result<Self, NetNsError> {
+        let denied = |source| NetNsError::Denied { action: "make", source };
+        let made = on_a_thread(|| {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            File::open("/proc/thread-self/ns/net")
+        });
+        Ok(Self { file: made.map_err(denied)?, description: "a network namespace of our own".to_owned() })
+    }
+
+    /// Runs `work` on a thread inside the namespace and gives its result. Sockets that are opened there stay there.
+    ///
+    /// # Errors
+    /// Without `CAP_SYS_ADMIN` over the namespace.
+    ///
+    /// # Panics
+    /// When `work` does.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetNsError> {
+        let denied = |source| NetNsError::Denied { action: "enter", source };
+        // Entering the namespace one is in already needs no privilege, so that reading works for everybody.
+        if Self::current()?.inode() == self.inode() {
+            return Ok(work());
+        }
+        on_a_thread(|| {
+            setns(&self.file, CloneFlags::CLONE_NEWNET)?;
+            Ok(work())
+        })
+        .map_err(denied)
+    }
+
+    /// A directory of the namespace's own `/sys`, on a mount that nobody else can see.
+    ///
+    /// sysfs shows the devices of the namespace it was mounted in, not of the reader, so each namespace needs its own.
+    ///
+    /// # Errors
+    /// Without `CAP_SYS_ADMIN`, unless it is the calling thread's own namespace.
+    pub fn sysfs(&self) -> Result<File, NetNsError> {
+        let denied = |source: io::Error| NetNsError::Denied { action: "look at /sys of", source };
+        if Self::current()?.inode() == self.inode() {
+            return File::open("/sys").map_err(denied);
+        }
+        self.run(|| {
+            let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            fsconfig_create(context.as_fd())?;
+            let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+            Ok(File::from(mount))
+        })?
+        .map_err(|error: rustix::io::Errno| denied(error.into()))
+    }
+
+    /// The number that identifies the namespace until the machine restarts, as `ls -l /proc/self/ns` shows it.
+    pub fn inode(&self) -> u64 {
+        self.file.metadata().map_or(0, |meta| meta.ino())
+    }
+
+    /// The namespace in words, for messages.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+}
+
+impl AsFd for NetNs {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Runs `work` on a thread of its own: a namespace is left by ending the thread, which cannot fail.
+fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}

@@ -1,0 +1,87 @@
+//! Starting a process in a given place: its namespace, its CPUs, its end.
+
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::netns::NetNs;
+
+/// What [`Command`] cannot say by itself.
+pub trait CommandPlace {
+    /// Starts the process in this network namespace.
+    fn in_netns(&mut self, netns: &NetNs) -> &mut Self;
+
+    /// Starts the process on these CPUs. A number that this machine does not have makes the start fail.
+    fn on_cpus(&mut self, cpus: &[usize]) -> &mut Self;
+
+    /// Kills the process when the thread that starts it ends, however it ends. A process that changes its user after
+    /// the start is no longer covered (`PR_SET_PDEATHSIG` in `prctl(2)`).
+    fn dies_with_parent(&mut self, signal: Signal) -> &mut Self;
+}
+
+impl CommandPlace for Command {
+    fn in_netns(&mut self, netns: &NetNs) -> &mut Self {
+        // The descriptor is owned by the closure, so that it is still open when the process starts.
+        let fd = netns.as_fd().try_clone_to_owned();
+        let enter = move || {
+            let fd = fd
+                .as_ref()
+                .map_err(|error| std::io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EBADF)))?;
+            setns(fd, CloneFlags::CLONE_NEWNET)?;
+            Ok(())
+        };
+        // SAFETY: between fork and exec only async-signal-safe work is allowed; `setns` is one system call, and the
+        // error path allocates nothing.
+        unsafe { self.pre_exec(enter) }
+    }
+
+    fn on_cpus(&mut self, cpus: &[usize]) -> &mut Self {
+        let mut set = CpuSet::new();
+        let fits = cpus.iter().all(|cpu| set.set(*cpu).is_ok());
+        let pin = move || {
+            if !fits {
+                return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
+            }
+            sched_setaffinity(Pid::from_raw(0), &set)?;
+            Ok(())
+        };
+        // SAFETY: `sched_setaffinity` is one system call on memory the closure owns; nothing is allocated.
+        unsafe { self.pre_exec(pin) }
+    }
+
+    fn dies_with_parent(&mut self, signal: Signal) -> &mut Self {
+        let parent = std::process::id();
+        let bind = move || {
+            prctl::set_pdeathsig(signal)?;
+            // The parent may have died before the signal was asked for: then nobody would ever send it.
+            if nix::unistd::getppid().as_raw().cast_unsigned() != parent {
+                return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        };
+        // SAFETY: `prctl` and `getppid` are async-signal-safe system calls; nothing is allocated.
+        unsafe { self.pre_exec(bind) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_starts_on_the_cpus_asked_for() {
+        let output = Command::new("grep").args(["Cpus_allowed_list", "/proc/self/status"]).on_cpus(&[0]).output();
+        let output = String::from_utf8(output.expect("grep runs").stdout).expect("ASCII");
+        assert_eq!(output.split_whitespace().last(), Some("0"));
+    }
+
+    #[test]
+    fn an_impossible_cpu_is_an_error() {
+        assert!(Command::new("true").on_cpus(&[100_000]).status().is_err());
+    }
+}
