@@ -123,7 +123,7 @@ impl fmt::Display for Mode {
 
 /// The figure in a mode's name: plain microseconds, as in the published tables, or the exact time with its unit.
 fn figure(span: Nanos) -> String {
-    if span.as_nanos() % 1_000 == 0 { span.as_micros().to_string() } else { span.to_string() }
+    if span.as_nanos().is_multiple_of(1_000) { span.as_micros().to_string() } else { span.to_string() }
 }
 
 /// Why a text names no mode.

@@ -85,7 +85,7 @@ impl fmt::Display for Nanos {
             return f.pad("0");
         }
         let (unit, scale) =
-            UNITS.into_iter().rev().find(|(_, scale)| self.0 % scale == 0).expect("1 divides everything");
+            UNITS.into_iter().rev().find(|(_, scale)| self.0.is_multiple_of(*scale)).expect("1 divides everything");
         f.pad(&format!("{}{unit}", self.0 / scale))
     }
 }

@@ -1,5 +1,6 @@
 //! The kernel's own NAPI: reads, probes and changes its delivery settings, and counts what they do.
 
+pub mod apply;
 pub mod device;
 pub mod epoll;
 pub mod features;

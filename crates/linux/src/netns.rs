@@ -156,6 +156,16 @@ impl AsFd for NetNs {
     }
 }
 
+/// Every namespace that can be found: those with a name and those that a process lives in, each once.
+pub fn all() -> Vec<NetNs> {
+    let entries = |path: &str| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let named = entries("/run/netns").filter_map(|entry| NetNs::named(entry.file_name().to_str()?).ok());
+    let numbers = entries("/proc").filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let lived_in = numbers.filter_map(|pid| NetNs::of_process(pid).ok());
+    let mut seen = std::collections::BTreeSet::new();
+    named.chain(lived_in).filter(|netns| seen.insert(netns.inode())).collect()
+}
+
 /// Runs `work` on a thread of its own: a namespace is left by ending the thread, which cannot fail.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| match scope.spawn(work).join() {

@@ -1,6 +1,6 @@
 //! The netlink half of the crate against the real kernel, in namespaces of the test's own. Needs root.
 
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 
 use abey_delivery::{Nanos, PollContext};
 use abey_linux::device::{DeviceError, device_named, devices};
@@ -9,26 +9,10 @@ use abey_linux::napi::{NapiChange, napi, napis, rx_queues, set_napi};
 use abey_linux::netlink::Netlink;
 use abey_linux::netns::NetNs;
 use abey_linux::probe::napi_capabilities;
-use abey_linux::veth::{End, create};
 
-const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
-const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+mod common;
 
-/// Two namespaces joined by a pair, or `None` with a printed reason.
-fn pair(queues: u32) -> Option<(NetNs, NetNs)> {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: needs root to make network namespaces");
-        return None;
-    }
-    let (near, far) = (NetNs::create().expect("namespace"), NetNs::create().expect("namespace"));
-    create(
-        &End { netns: &near, name: "near0", address: (NEAR, 24) },
-        &End { netns: &far, name: "far0", address: (FAR, 24) },
-        queues,
-    )
-    .expect("veth pair");
-    Some((near, far))
-}
+use common::{NEAR, pair};
 
 #[test]
 fn a_pair_is_ready_for_napi() {

@@ -1,0 +1,341 @@
+//! The journal: what was there before, on disk before anything is changed, so that it survives `kill -9`.
+//!
+//! One file per process that holds settings. A file whose process is gone is *abandoned*, and [`restore_abandoned`]
+//! puts its settings back. A restart of the machine forgets the settings and, with `/run`, the journal.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::netlink::NetlinkError;
+use crate::netns::NetNs;
+
+use super::step::{Place, Step, undo_all};
+
+/// Where journals are kept.
+pub const JOURNAL_DIRECTORY: &str = "/run/abey";
+
+/// Why the journal could not be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// It could not be written or read.
+    #[error("cannot {action} the journal {path}: {source}; it is what lets settings be put back after a crash", path = path.display())]
+    File {
+        /// `write`, `read` or `list`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// It holds something else.
+    #[error("the journal {path} is not readable ({reason}): remove it after setting the device right by hand", path = path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// What it says could not be done.
+    #[error("settings in {path} could not be put back: {source}", path = path.display())]
+    Restore {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: NetlinkError,
+    },
+}
+
+/// What became of one step when it was to be undone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Restored {
+    /// It is as it was before.
+    Back(Step),
+    /// The NAPI instance or device has gone, with its settings.
+    Gone(Step),
+    /// Somebody else has changed it since, and their value stays.
+    LeftToOthers(Step),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    pid: u32,
+    /// When that process started, in clock ticks since boot: process numbers are used again.
+    started: u64,
+    netns_inode: u64,
+    steps: Vec<Step>,
+}
+
+/// The journal of this process.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: PathBuf,
+}
+
+impl Journal {
+    pub(super) fn write(directory: &Path, netns_inode: u64, steps: &[Step]) -> Result<Self, JournalError> {
+        let pid = std::process::id();
+        let (path, file) = new_file(directory, pid)?;
+        let failed = |source| JournalError::File { action: "write", path: path.clone(), source };
+        let started = started(pid).unwrap_or(0);
+        let record = Record { pid, started, netns_inode, steps: steps.to_vec() };
+        let mut text = serde_json::to_vec_pretty(&record).map_err(|error| failed(error.into()))?;
+        text.push(b'\n');
+        let mut file = file;
+        file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed)?;
+        Ok(Self { path })
+    }
+
+    pub(super) fn remove(self) {
+        // A journal that stays is no harm: restoring it finds the settings back already.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// A process may hold several sets of settings at once, so the name has a count as well.
+fn new_file(directory: &Path, pid: u32) -> Result<(PathBuf, fs::File), JournalError> {
+    let failed = |path: &Path, source| JournalError::File { action: "write", path: path.to_owned(), source };
+    fs::create_dir_all(directory).map_err(|source| failed(directory, source))?;
+    for count in 0.. {
+        let path = directory.join(format!("{pid}-{count}.json"));
+        match fs::File::create_new(&path) {
+            Ok(file) => return Ok((path, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(&path, error)),
+        }
+    }
+    unreachable!("there are more numbers than files")
+}
+
+/// When a process started, in clock ticks since boot; `None` when it is gone.
+fn started(pid: u32) -> Option<u64> {
+    let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
+    let stat = process.stat().ok()?;
+    // A zombie holds nothing any more: it only waits for its parent to look.
+    (stat.state != 'Z').then_some(stat.starttime)
+}
+
+fn records(directory: &Path) -> Result<Vec<(PathBuf, Record)>, JournalError> {
+    let failed = |action, path: &Path, source| JournalError::File { action, path: path.to_owned(), source };
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed("list", directory, error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|error| failed("list", directory, error))?.path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            // Its owner put the settings back just now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(failed("read", &path, error)),
+        };
+        match serde_json::from_slice(&text) {
+            Ok(record) => found.push((path, record)),
+            // Cut off in the middle of writing: nothing had been changed yet.
+            Err(error) if error.is_eof() => drop(fs::remove_file(&path)),
+            Err(error) => return Err(JournalError::Content { path, reason: error.to_string() }),
+        }
+    }
+    Ok(found)
+}
+
+impl Record {
+    fn is_live(&self) -> bool {
+        started(self.pid) == Some(self.started)
+    }
+}
+
+/// What other processes that still run hold in this namespace.
+pub(super) fn live_journals(directory: &Path, netns_inode: u64) -> Result<Vec<(u32, Vec<Step>)>, JournalError> {
+    let records = records(directory)?.into_iter().map(|(_, record)| record);
+    let live = records.filter(|record| record.netns_inode == netns_inode && record.is_live());
+    Ok(live.map(|record| (record.pid, record.steps)).collect())
+}
+
+/// Puts back what processes that no longer run had changed. Journals of live processes are left alone.
+///
+/// # Errors
+/// What could not be read or put back; its journal stays, and those before it are done.
+pub fn restore_abandoned(directory: &Path) -> Result<Vec<Restored>, JournalError> {
+    let mut restored = Vec::new();
+    for (path, record) in records(directory)? {
+        if record.is_live() {
+            continue;
+        }
+        // A namespace that nobody lives in and that has no name is gone, with its devices and their settings.
+        if let Some(netns) = namespace_with(record.netns_inode) {
+            let undo = || undo_all(&mut Place::open(&netns)?, &record.steps);
+            restored.extend(undo().map_err(|source| JournalError::Restore { path: path.clone(), source })?);
+        } else {
+            restored.extend(record.steps.iter().cloned().map(Restored::Gone));
+        }
+        fs::remove_file(&path).map_err(|source| JournalError::File { action: "remove", path, source })?;
+    }
+    Ok(restored)
+}
+
+/// Finds an open namespace by its number: ours, one with a name, or one that a process lives in.
+fn namespace_with(inode: u64) -> Option<NetNs> {
+    let matches = |netns: &NetNs| netns.inode() == inode;
+    if let Some(own) = NetNs::current().ok().filter(matches) {
+        return Some(own);
+    }
+    crate::netns::all().into_iter().find(matches)
+}
+
+pub(super) mod wire {
+    //! How settings are written down: plain numbers with their units in the names, independent of our own types.
+
+    use abey_delivery::{Nanos, NapiSettings, PollContext};
+    use serde::{Deserialize, Serialize};
+
+    use crate::napi::NapiChange;
+
+    /// Who polls, on disk.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum ContextRecord {
+        /// See [`PollContext::Softirq`].
+        Softirq,
+        /// See [`PollContext::Thread`].
+        Thread,
+        /// See [`PollContext::BusyThread`].
+        BusyThread,
+    }
+
+    impl From<PollContext> for ContextRecord {
+        fn from(context: PollContext) -> Self {
+            match context {
+                PollContext::Thread => Self::Thread,
+                PollContext::BusyThread => Self::BusyThread,
+                PollContext::Softirq | PollContext::Workqueue => Self::Softirq,
+            }
+        }
+    }
+
+    impl From<ContextRecord> for PollContext {
+        fn from(record: ContextRecord) -> Self {
+            match record {
+                ContextRecord::Softirq => Self::Softirq,
+                ContextRecord::Thread => Self::Thread,
+                ContextRecord::BusyThread => Self::BusyThread,
+            }
+        }
+    }
+
+    /// Settings of a NAPI instance, on disk.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct SettingsRecord {
+        defer_hard_irqs: u32,
+        gro_flush_timeout_ns: u64,
+        irq_suspend_timeout_ns: u64,
+        threaded: ContextRecord,
+    }
+
+    impl From<&NapiSettings> for SettingsRecord {
+        fn from(settings: &NapiSettings) -> Self {
+            Self {
+                defer_hard_irqs: settings.defer_hard_irqs,
+                gro_flush_timeout_ns: settings.gro_flush_timeout.as_nanos(),
+                irq_suspend_timeout_ns: settings.irq_suspend_timeout.as_nanos(),
+                threaded: settings.context.into(),
+            }
+        }
+    }
+
+    impl From<&SettingsRecord> for NapiSettings {
+        fn from(record: &SettingsRecord) -> Self {
+            Self {
+                defer_hard_irqs: record.defer_hard_irqs,
+                gro_flush_timeout: Nanos::from_nanos(record.gro_flush_timeout_ns),
+                irq_suspend_timeout: Nanos::from_nanos(record.irq_suspend_timeout_ns),
+                context: record.threaded.into(),
+                hold: None,
+            }
+        }
+    }
+
+    /// A change of such settings, on disk; what is absent is left alone.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct ChangeRecord {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        defer_hard_irqs: Option<u32>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        gro_flush_timeout_ns: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        irq_suspend_timeout_ns: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        threaded: Option<ContextRecord>,
+    }
+
+    impl From<&NapiChange> for ChangeRecord {
+        fn from(change: &NapiChange) -> Self {
+            Self {
+                defer_hard_irqs: change.defer_hard_irqs,
+                gro_flush_timeout_ns: change.gro_flush_timeout.map(Nanos::as_nanos),
+                irq_suspend_timeout_ns: change.irq_suspend_timeout.map(Nanos::as_nanos),
+                threaded: change.context.map(Into::into),
+            }
+        }
+    }
+
+    impl From<&ChangeRecord> for NapiChange {
+        fn from(record: &ChangeRecord) -> Self {
+            Self {
+                defer_hard_irqs: record.defer_hard_irqs,
+                gro_flush_timeout: record.gro_flush_timeout_ns.map(Nanos::from_nanos),
+                irq_suspend_timeout: record.irq_suspend_timeout_ns.map(Nanos::from_nanos),
+                context: record.threaded.map(Into::into),
+            }
+        }
+    }
+
+    impl ChangeRecord {
+        /// The change as (setting, old, new) in words.
+        pub(crate) fn against(&self, before: &SettingsRecord) -> Vec<(&'static str, String, String)> {
+            let (old, change) = (NapiSettings::from(before), NapiChange::from(self));
+            let threaded = |context: PollContext| format!("{:?}", ContextRecord::from(context)).to_lowercase();
+            let mut lines = Vec::new();
+            if let Some(new) = change.defer_hard_irqs {
+                lines.push(("defer-hard-irqs", old.defer_hard_irqs.to_string(), new.to_string()));
+            }
+            if let Some(new) = change.gro_flush_timeout {
+                lines.push(("gro-flush-timeout", old.gro_flush_timeout.to_string(), new.to_string()));
+            }
+            if let Some(new) = change.irq_suspend_timeout {
+                lines.push(("irq-suspend-timeout", old.irq_suspend_timeout.to_string(), new.to_string()));
+            }
+            if let Some(new) = change.context {
+                lines.push(("polled by", threaded(old.context), threaded(new)));
+            }
+            lines
+        }
+
+        /// What leads back from `now`: only settings that are still what this change made them.
+        pub(crate) fn back(&self, before: &SettingsRecord, now: &NapiSettings) -> NapiChange {
+            let (before, change) = (NapiSettings::from(before), NapiChange::from(self));
+            fn undo<T: PartialEq>(changed: Option<T>, now: T, before: T) -> Option<T> {
+                (changed == Some(now)).then_some(before)
+            }
+            NapiChange {
+                defer_hard_irqs: undo(change.defer_hard_irqs, now.defer_hard_irqs, before.defer_hard_irqs),
+                gro_flush_timeout: undo(change.gro_flush_timeout, now.gro_flush_timeout, before.gro_flush_timeout),
+                irq_suspend_timeout: undo(
+                    change.irq_suspend_timeout,
+                    now.irq_suspend_timeout,
+                    before.irq_suspend_timeout,
+                ),
+                context: undo(change.context, now.context, before.context),
+            }
+        }
+    }
+}
