@@ -4,6 +4,8 @@
 
 mod commands;
 mod failure;
+mod linux_world;
+mod output;
 
 use std::process::ExitCode;
 

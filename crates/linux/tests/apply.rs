@@ -98,7 +98,7 @@ fn a_plan_changes_nothing_and_says_what_it_would() {
     let Some(bed) = Bed::new(1) else { return };
     let before = bed.settings();
     let plan = bed.plan(&Target::Device, "suspend20").expect("plan");
-    let lines: Vec<String> = plan.steps().iter().flat_map(Step::lines).collect();
+    let lines: Vec<String> = plan.steps().iter().flat_map(Step::changes).map(|change| change.to_string()).collect();
     assert!(lines.iter().any(|line| line.ends_with("gro-flush-timeout 0 -> 20us")), "{lines:?}");
     assert_eq!(bed.settings(), before);
     assert!(bed.plan(&Target::Device, "base").expect("plan").steps().is_empty());

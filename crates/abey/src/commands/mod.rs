@@ -2,6 +2,7 @@
 
 mod load;
 mod serve;
+mod set;
 
 use std::process::ExitCode;
 
@@ -13,6 +14,7 @@ use crate::failure::Failure;
 pub(crate) enum Command {
     Load(load::Args),
     Serve(serve::Args),
+    Set(set::Args),
 }
 
 impl Command {
@@ -20,6 +22,7 @@ impl Command {
         match self {
             Self::Load(args) => load::run(args),
             Self::Serve(args) => serve::run(args),
+            Self::Set(args) => set::run(args),
         }
     }
 }

@@ -301,21 +301,25 @@ pub(super) mod wire {
 
     impl ChangeRecord {
         /// The change as (setting, old, new) in words.
-        pub(crate) fn against(&self, before: &SettingsRecord) -> Vec<(&'static str, String, String)> {
+        pub(crate) fn against(&self, before: &SettingsRecord) -> Vec<(String, String, String)> {
             let (old, change) = (NapiSettings::from(before), NapiChange::from(self));
-            let threaded = |context: PollContext| format!("{:?}", ContextRecord::from(context)).to_lowercase();
+            let threaded = |context| match ContextRecord::from(context) {
+                ContextRecord::Softirq => "no".to_owned(),
+                ContextRecord::Thread => "yes".to_owned(),
+                ContextRecord::BusyThread => "busy".to_owned(),
+            };
             let mut lines = Vec::new();
             if let Some(new) = change.defer_hard_irqs {
-                lines.push(("defer-hard-irqs", old.defer_hard_irqs.to_string(), new.to_string()));
+                lines.push(("defer-hard-irqs".to_owned(), old.defer_hard_irqs.to_string(), new.to_string()));
             }
             if let Some(new) = change.gro_flush_timeout {
-                lines.push(("gro-flush-timeout", old.gro_flush_timeout.to_string(), new.to_string()));
+                lines.push(("gro-flush-timeout".to_owned(), old.gro_flush_timeout.to_string(), new.to_string()));
             }
             if let Some(new) = change.irq_suspend_timeout {
-                lines.push(("irq-suspend-timeout", old.irq_suspend_timeout.to_string(), new.to_string()));
+                lines.push(("irq-suspend-timeout".to_owned(), old.irq_suspend_timeout.to_string(), new.to_string()));
             }
             if let Some(new) = change.context {
-                lines.push(("polled by", threaded(old.context), threaded(new)));
+                lines.push(("threaded".to_owned(), threaded(old.context), threaded(new)));
             }
             lines
         }
@@ -336,6 +340,15 @@ pub(super) mod wire {
                 ),
                 context: undo(change.context, now.context, before.context),
             }
+        }
+    }
+}
+
+impl Restored {
+    /// The step it is about.
+    pub fn step(&self) -> &Step {
+        match self {
+            Self::Back(step) | Self::Gone(step) | Self::LeftToOthers(step) => step,
         }
     }
 }

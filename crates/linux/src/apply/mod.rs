@@ -6,7 +6,7 @@ mod step;
 
 pub use journal::{JOURNAL_DIRECTORY, JournalError, Restored, restore_abandoned};
 pub use plan::{ApplyError, Plan, Target};
-pub use step::{Place, Step};
+pub use step::{Place, SettingChange, Step};
 
 use crate::netlink::NetlinkError;
 use journal::Journal;

@@ -1,5 +1,6 @@
 //! One change: to one NAPI instance, or to a device-wide file where the kernel has no setting per instance.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{Read, Write};
 
@@ -96,21 +97,52 @@ pub enum Step {
     },
 }
 
+/// One setting of one instance that changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SettingChange {
+    /// The device.
+    pub device: String,
+    /// The NAPI instance; `None` for a setting of the whole device.
+    pub napi: Option<u32>,
+    /// The setting's name.
+    pub setting: String,
+    /// What it is.
+    pub before: String,
+    /// What it becomes.
+    pub after: String,
+}
+
+impl fmt::Display for SettingChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, napi, setting, before, after } = self;
+        match napi {
+            Some(id) => write!(f, "{device} NAPI {id}: {setting} {before} -> {after}"),
+            None => write!(f, "{device}, every NAPI: {setting} {before} -> {after}"),
+        }
+    }
+}
+
 impl Step {
-    /// The change in words, a line each, for `--dry-run`.
-    pub fn lines(&self) -> Vec<String> {
+    /// The changes one by one, for people.
+    pub fn changes(&self) -> Vec<SettingChange> {
         match self {
             Self::Napi { id, device, before, change } => {
-                let at = format!("{device} NAPI {id}:");
-                change
-                    .against(before)
-                    .into_iter()
-                    .map(|(name, old, new)| format!("{at} {name} {old} -> {new}"))
-                    .collect()
+                let one = |(setting, before, after)| SettingChange {
+                    device: device.clone(),
+                    napi: Some(*id),
+                    setting,
+                    before,
+                    after,
+                };
+                change.against(before).into_iter().map(one).collect()
             }
-            Self::DeviceFile { device, file, before, after } => {
-                vec![format!("{device} (every NAPI): {file} {before} -> {after}")]
-            }
+            Self::DeviceFile { device, file, before, after } => vec![SettingChange {
+                device: device.clone(),
+                napi: None,
+                setting: file.clone(),
+                before: before.clone(),
+                after: after.clone(),
+            }],
         }
     }
 

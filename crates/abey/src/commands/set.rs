@@ -1,0 +1,187 @@
+//! `abey set`: changes settings for good, or puts back what a killed Abey left.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use abey_delivery::{Mode, Nanos, PollContext};
+use abey_linux::apply::{JOURNAL_DIRECTORY, Place, Plan, Restored, SettingChange, Step, Target, restore_abandoned};
+use abey_linux::device::{Device, device_named, devices};
+use abey_linux::napi::{NapiChange, napi};
+use abey_linux::probe::napi_capabilities;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::linux_world::{Namespace, napi_part_only};
+use crate::output::print_rows;
+
+/// Change the delivery settings of a device's NAPI instances, or of one; they stay changed
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The network device
+    #[arg(value_name = "DEV", required_unless_present_any = ["napi", "restore"], conflicts_with_all = ["napi", "restore"])]
+    device: Option<String>,
+    /// One NAPI instance, by its ID (`abey status` lists them)
+    #[arg(long, value_name = "ID")]
+    napi: Option<u32>,
+    /// Only the NAPI instances that serve these receive queues of DEV
+    #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "device")]
+    queues: Vec<u32>,
+    #[command(flatten)]
+    wanted: Wanted,
+    /// List the changes and make none
+    #[arg(long)]
+    dry_run: bool,
+    /// Put back the settings that an `abey run` changed and could not put back because it was killed
+    #[arg(long, conflicts_with_all = ["napi", "queues", "dry_run", "Wanted"])]
+    restore: bool,
+    #[command(flatten)]
+    namespace: Namespace,
+    /// One JSON document on standard output
+    #[arg(long)]
+    json: bool,
+    /// Where journals are kept
+    #[arg(long, hide = true, default_value = JOURNAL_DIRECTORY)]
+    journals: PathBuf,
+}
+
+/// The settings; at least one has to be given.
+#[derive(clap::Args)]
+#[group(multiple = true)]
+struct Wanted {
+    /// All the NAPI settings of a mode (base, deferX, napibusy, fullbusy, suspendX, threaded, threaded-busy)
+    #[arg(long, value_name = "MODE")]
+    mode: Option<Mode>,
+    /// How many empty polls may re-arm the timer instead of unmasking the interrupt
+    #[arg(long, value_name = "N")]
+    defer_hard_irqs: Option<u32>,
+    /// How long after such a poll the timer polls again (such as 20us)
+    #[arg(long, value_name = "TIME")]
+    gro_flush_timeout: Option<Nanos>,
+    /// How long interrupts stay suspended while the application finds events (such as 20ms)
+    #[arg(long, value_name = "TIME")]
+    irq_suspend_timeout: Option<Nanos>,
+    /// Who polls: the softirq (no), a thread per NAPI (yes), or a thread that never sleeps (busy)
+    #[arg(long, value_name = "WHO")]
+    threaded: Option<Threaded>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Threaded {
+    No,
+    Yes,
+    Busy,
+}
+
+impl Wanted {
+    /// Single settings win over those of the mode.
+    fn change(&self) -> Result<NapiChange, Failure> {
+        let mut change = match self.mode {
+            Some(mode) => NapiChange::to(&napi_part_only(mode)?),
+            None => NapiChange::default(),
+        };
+        change.defer_hard_irqs = self.defer_hard_irqs.or(change.defer_hard_irqs);
+        change.gro_flush_timeout = self.gro_flush_timeout.or(change.gro_flush_timeout);
+        change.irq_suspend_timeout = self.irq_suspend_timeout.or(change.irq_suspend_timeout);
+        let context = self.threaded.map(|threaded| match threaded {
+            Threaded::No => PollContext::Softirq,
+            Threaded::Yes => PollContext::Thread,
+            Threaded::Busy => PollContext::BusyThread,
+        });
+        change.context = context.or(change.context);
+        if change.is_empty() {
+            return Err(Failure::usage(
+                "nothing to set: give --mode, or one of --defer-hard-irqs, --gro-flush-timeout, --irq-suspend-timeout \
+                 and --threaded",
+            ));
+        }
+        Ok(change)
+    }
+}
+
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    if args.restore {
+        return restore(&args);
+    }
+    let wanted = args.wanted.change()?;
+    let netns = args.namespace.open()?;
+    let mut place = Place::open(&netns)?;
+    let (device, target) = find(&mut place, &args, netns.description())?;
+    let able = napi_capabilities(place.netlink())?;
+    let plan = Plan::new(&mut place, &device, &target, &wanted, able)?;
+    for warning in plan.warnings() {
+        eprintln!("abey: {warning}");
+    }
+    let changes: Vec<SettingChange> = plan.steps().iter().flat_map(Step::changes).collect();
+    if !args.dry_run {
+        plan.apply(place, Some(&args.journals))?.keep();
+    }
+    if args.json {
+        return print_rows(&changes);
+    }
+    if changes.is_empty() {
+        println!("{}: nothing to change", device.name);
+    }
+    for change in changes {
+        println!("{change}{}", if args.dry_run { " (not changed: dry run)" } else { "" });
+    }
+    if let Some(mode) = args.wanted.mode.filter(|mode| mode.settings().epoll.is_some()) {
+        eprintln!(
+            "abey: {mode} also needs epoll parameters in the server: start it with `abey run`, or set them in the server"
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn find(place: &mut Place, args: &Args, namespace: &str) -> Result<(Device, Target), Failure> {
+    if let Some(id) = args.napi {
+        let netlink = place.netlink();
+        let found = napi(netlink, id).map_err(|error| {
+            let unknown = error.is_not_found();
+            let missing = || format!("there is no NAPI {id} in {namespace}: `abey status` lists those there are");
+            if unknown { Failure::usage(missing()) } else { error.into() }
+        })?;
+        let device = devices(netlink)?.into_iter().find(|device| device.ifindex == found.ifindex);
+        let device =
+            device.ok_or_else(|| Failure::check(format!("the device of NAPI {id} has just gone: try again")))?;
+        return Ok((device, Target::Napi(id)));
+    }
+    let name = args.device.as_deref().expect("clap asks for DEV or --napi");
+    let device = device_named(place.netlink(), name, namespace)?;
+    let target = if args.queues.is_empty() { Target::Device } else { Target::Queues(args.queues.clone()) };
+    Ok((device, target))
+}
+
+#[derive(Serialize)]
+struct RestoredRow {
+    outcome: &'static str,
+    #[serde(flatten)]
+    change: SettingChange,
+}
+
+fn restore(args: &Args) -> Result<ExitCode, Failure> {
+    let restored = restore_abandoned(&args.journals)?;
+    let rows: Vec<RestoredRow> = restored
+        .iter()
+        .flat_map(|restored| {
+            let outcome = match restored {
+                Restored::Back(_) => "put back",
+                Restored::Gone(_) => "gone with its device",
+                Restored::LeftToOthers(_) => "left: changed by somebody else since",
+                _ => "unknown",
+            };
+            restored.step().changes().into_iter().map(move |change| RestoredRow { outcome, change })
+        })
+        .collect();
+    if args.json {
+        return print_rows(&rows);
+    }
+    if rows.is_empty() {
+        println!("nothing to put back: no Abey was killed in the middle of a run");
+    }
+    for RestoredRow { outcome, change } in rows {
+        let SettingChange { device, napi, setting, before, after } = change;
+        let napi = napi.map_or_else(|| "every NAPI".to_owned(), |id| format!("NAPI {id}"));
+        println!("{device} {napi}: {setting} {after} -> {before} ({outcome})");
+    }
+    Ok(ExitCode::SUCCESS)
+}
