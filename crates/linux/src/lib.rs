@@ -1,6 +1,8 @@
 //! The kernel's own NAPI: reads, probes and changes its delivery settings, and counts what they do.
 
 pub mod apply;
+pub mod counters;
+pub mod cpu;
 pub mod device;
 pub mod epoll;
 pub mod features;
@@ -8,7 +10,10 @@ pub mod library;
 pub mod napi;
 pub mod netlink;
 pub mod netns;
+pub mod polls;
 pub mod probe;
+pub mod process;
 pub mod spawn;
 pub mod steer;
+pub mod tracefs;
 pub mod veth;

@@ -1,0 +1,218 @@
+//! What work costs: system calls, cycles, instructions, context switches and wake-ups of CPUs or of processes.
+//!
+//! All figures are perf *counting* events. Those that need a tracepoint (system calls, wake-ups, switches on CPUs) cost
+//! something on every event, system calls most of all: while anybody counts them, every system call of the machine
+//! takes the kernel's slow entry path. Count them in a run of their own when CPU time is the figure of interest.
+
+use std::collections::BTreeMap;
+
+use perf_event::events::{Hardware, Software};
+
+use super::perf::{CountError, Sum, Target, any_of};
+use crate::cpu::CpuList;
+use crate::process;
+use crate::tracefs::Tracefs;
+
+/// Something that can be counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Count {
+    /// System calls entered (`raw_syscalls:sys_enter`).
+    SystemCalls,
+    /// CPU cycles, in user and kernel mode (hardware).
+    Cycles,
+    /// Instructions retired, in user and kernel mode (hardware).
+    Instructions,
+    /// Times a task was switched out, willingly or not. The idle task is no task: on a CPU, going to sleep and waking
+    /// up again is one switch.
+    ContextSwitches,
+    /// Times a sleeping task was made runnable (`sched:sched_wakeup`): on CPUs any task that is put on one of them,
+    /// kernel threads included; of processes their own threads.
+    WakeUps,
+}
+
+impl Count {
+    /// Everything there is to count.
+    pub const ALL: [Self; 5] =
+        [Self::SystemCalls, Self::Cycles, Self::Instructions, Self::ContextSwitches, Self::WakeUps];
+    /// What can be counted without a noticeable cost: all but the system calls.
+    pub const CHEAP: [Self; 4] = [Self::Cycles, Self::Instructions, Self::ContextSwitches, Self::WakeUps];
+}
+
+/// A reading of a [`WorkCounter`]: events since it was opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Work(BTreeMap<Count, u64>);
+
+impl Work {
+    /// The figure, or `None` when it was not asked for or cannot be counted here ([`WorkCounter::missing`] says why).
+    #[must_use]
+    pub fn get(&self, count: Count) -> Option<u64> {
+        self.0.get(&count).copied()
+    }
+
+    /// The events between `earlier` and this reading of the same counter.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let difference = |(&count, &now): (&Count, &u64)| (count, now.saturating_sub(earlier.get(count).unwrap_or(0)));
+        Self(self.0.iter().map(difference).collect())
+    }
+}
+
+/// Counts from when it is opened until it is dropped.
+#[derive(Debug)]
+pub struct WorkCounter {
+    sums: Vec<(Count, Vec<Sum>)>,
+    missing: BTreeMap<Count, CountError>,
+}
+
+/// How often the threads of a tree are listed again before it is called unstable.
+const ATTEMPTS: usize = 20;
+/// Thread IDs in one filter: the kernel takes a page (4096 bytes) of text.
+const FILTER_TERMS: usize = 128;
+
+impl WorkCounter {
+    /// Counts `counts` on `cpus`, whoever runs there: simple and exact for a server that has CPUs to itself, and it
+    /// sees the softirqs as well.
+    ///
+    /// # Errors
+    /// When a CPU is not online. What the machine cannot count is no error: see [`WorkCounter::missing`].
+    pub fn on_cpus(cpus: &CpuList, counts: &[Count]) -> Result<Self, CountError> {
+        cpus.check_online()?;
+        let online = CpuList::online()?;
+        Self::open(counts, |count, tracefs| {
+            let here = Target::Cpus(cpus);
+            Ok(vec![match count {
+                Count::SystemCalls => Sum::tracepoint(tracefs.get()?, ("raw_syscalls", "sys_enter"), here, None)?,
+                Count::Cycles => Sum::open("cycles", &Hardware::CPU_CYCLES, here, None)?,
+                Count::Instructions => Sum::open("instructions", &Hardware::INSTRUCTIONS, here, None)?,
+                Count::ContextSwitches => {
+                    Sum::tracepoint(tracefs.get()?, ("sched", "sched_switch"), here, Some("prev_pid != 0"))?
+                }
+                // The event is recorded where the waker runs, so it is looked for everywhere.
+                Count::WakeUps => {
+                    let ids: Vec<u32> = cpus.iter().collect();
+                    let filter = any_of("target_cpu", &ids);
+                    let everywhere = Target::Cpus(&online);
+                    Sum::tracepoint(tracefs.get()?, ("sched", "sched_wakeup"), everywhere, filter.as_deref())?
+                }
+            }])
+        })
+    }
+
+    /// Counts `counts` for process `pid` and its descendants: all threads that exist, and all threads and processes
+    /// they create from now on. Softirqs that run on top of a thread are billed to it. Wake-ups are the exception: those
+    /// of threads created later are not counted.
+    ///
+    /// # Errors
+    /// [`CountError::NoProcess`], or [`CountError::Unstable`] when threads come and go so fast that it cannot be said
+    /// which are counted.
+    pub fn on_process_tree(pid: u32, counts: &[Count]) -> Result<Self, CountError> {
+        let list = || process::tree_threads(pid).map_err(|_| CountError::NoProcess(pid));
+        for _ in 0..ATTEMPTS {
+            let threads = list()?;
+            let attached = Self::on_threads(&threads, counts);
+            // A thread created while others were attached is either counted through its creator or not at all.
+            if list()? == threads {
+                return attached;
+            }
+        }
+        Err(CountError::Unstable(pid))
+    }
+
+    /// Counts `counts` for the threads `tids`, and all threads and processes they create from now on.
+    ///
+    /// # Errors
+    /// [`CountError::NoProcess`] when one of them is gone.
+    pub fn on_threads(tids: &[u32], counts: &[Count]) -> Result<Self, CountError> {
+        let online = CpuList::online()?;
+        let tasks = Target::Tasks(tids);
+        Self::open(counts, |count, tracefs| {
+            Ok(match count {
+                Count::SystemCalls => {
+                    vec![Sum::tracepoint(tracefs.get()?, ("raw_syscalls", "sys_enter"), tasks, None)?]
+                }
+                Count::Cycles => vec![Sum::open("cycles", &Hardware::CPU_CYCLES, tasks, None)?],
+                Count::Instructions => vec![Sum::open("instructions", &Hardware::INSTRUCTIONS, tasks, None)?],
+                Count::ContextSwitches => {
+                    vec![Sum::open("context switches", &Software::CONTEXT_SWITCHES, tasks, None)?]
+                }
+                Count::WakeUps => {
+                    let everywhere = Target::Cpus(&online);
+                    let tracefs = tracefs.get()?;
+                    let count = |tids| {
+                        let filter = any_of("pid", tids);
+                        Sum::tracepoint(tracefs, ("sched", "sched_wakeup"), everywhere, filter.as_deref())
+                    };
+                    tids.chunks(FILTER_TERMS).map(count).collect::<Result<_, _>>()?
+                }
+            })
+        })
+    }
+
+    /// What was asked for and cannot be counted here, with the reason.
+    #[must_use]
+    pub fn missing(&self) -> &BTreeMap<Count, CountError> {
+        &self.missing
+    }
+
+    /// Events since the counter was opened.
+    ///
+    /// # Errors
+    /// [`CountError::Read`].
+    pub fn read(&mut self) -> Result<Work, CountError> {
+        let mut work = Work::default();
+        for (count, sums) in &mut self.sums {
+            let mut total = 0;
+            for sum in sums {
+                total += sum.read()?;
+            }
+            work.0.insert(*count, total);
+        }
+        Ok(work)
+    }
+
+    fn open(
+        counts: &[Count],
+        start: impl Fn(Count, &mut LazyTracefs) -> Result<Vec<Sum>, CountError>,
+    ) -> Result<Self, CountError> {
+        let mut counter = Self { sums: Vec::new(), missing: BTreeMap::new() };
+        let mut tracefs = LazyTracefs(None);
+        for &count in counts {
+            match start(count, &mut tracefs) {
+                Ok(sums) => counter.sums.push((count, sums)),
+                Err(gone @ CountError::NoProcess(_)) => return Err(gone),
+                Err(reason) => {
+                    counter.missing.insert(count, reason);
+                }
+            }
+        }
+        Ok(counter)
+    }
+}
+
+/// tracefs, opened only when a tracepoint is asked for.
+struct LazyTracefs(Option<Tracefs>);
+
+impl LazyTracefs {
+    fn get(&mut self) -> Result<&Tracefs, CountError> {
+        match &mut self.0 {
+            Some(tracefs) => Ok(tracefs),
+            empty @ None => Ok(empty.insert(Tracefs::open()?)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_keeps_what_was_counted_and_nothing_else() {
+        let earlier = Work(BTreeMap::from([(Count::SystemCalls, 5)]));
+        let later = Work(BTreeMap::from([(Count::SystemCalls, 9), (Count::WakeUps, 3)]));
+        let got = later.since(&earlier);
+        assert_eq!(got.get(Count::SystemCalls), Some(4));
+        assert_eq!(got.get(Count::WakeUps), Some(3));
+        assert_eq!(got.get(Count::Cycles), None);
+    }
+}

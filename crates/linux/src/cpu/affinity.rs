@@ -1,0 +1,123 @@
+//! Which CPUs processes, threads and interrupts may use.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::thread::CpuSet;
+
+use super::{CpuError, CpuList};
+
+/// The CPUs thread `tid` may run on (`sched_getaffinity(2)`).
+///
+/// # Errors
+/// [`CpuError::NoProcess`] when it is gone.
+pub fn thread_affinity(tid: u32) -> Result<CpuList, CpuError> {
+    let set = rustix::thread::sched_getaffinity(Some(as_pid(tid)?)).map_err(|e| explain("read the CPUs of", tid, e))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).map(|cpu| cpu as u32).collect())
+}
+
+/// Lets thread `tid` run on `cpus` only (`sched_setaffinity(2)`). Threads it creates later inherit this.
+///
+/// # Errors
+/// When a CPU is not online, the thread is gone or is not ours to pin.
+pub fn set_thread_affinity(tid: u32, cpus: &CpuList) -> Result<(), CpuError> {
+    cpus.check_online()?;
+    let mut set = CpuSet::new();
+    for cpu in cpus.iter() {
+        set.set(cpu as usize);
+    }
+    rustix::thread::sched_setaffinity(Some(as_pid(tid)?), &set).map_err(|e| explain("pin", tid, e))
+}
+
+/// The CPUs that any thread of process `pid` may run on.
+///
+/// # Errors
+/// [`CpuError::NoProcess`] when it is gone.
+pub fn process_affinity(pid: u32) -> Result<CpuList, CpuError> {
+    let mut all = Vec::new();
+    for tid in threads(pid)? {
+        match thread_affinity(tid) {
+            Ok(cpus) => all.extend(cpus.iter()),
+            Err(CpuError::NoProcess(_)) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    if all.is_empty() { Err(CpuError::NoProcess(pid)) } else { Ok(all.into_iter().collect()) }
+}
+
+/// Lets every thread of process `pid` run on `cpus` only, those too that are created meanwhile.
+///
+/// # Errors
+/// As [`set_thread_affinity`]; then some threads may be pinned already.
+pub fn set_process_affinity(pid: u32, cpus: &CpuList) -> Result<(), CpuError> {
+    // A thread created during a pass inherits the CPUs of its creator, which may not have been pinned yet.
+    let mut pinned = std::collections::BTreeSet::new();
+    loop {
+        let new: Vec<u32> = threads(pid)?.into_iter().filter(|tid| !pinned.contains(tid)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        for tid in new {
+            match set_thread_affinity(tid, cpus) {
+                Err(CpuError::NoProcess(_)) if tid != pid => {}
+                other => other?,
+            }
+            pinned.insert(tid);
+        }
+    }
+}
+
+/// The CPUs interrupt `irq` may be delivered to (`/proc/irq/<irq>/smp_affinity_list`).
+///
+/// # Errors
+/// [`CpuError::NoIrq`] when there is no such interrupt.
+pub fn irq_affinity(irq: u32) -> Result<CpuList, CpuError> {
+    let path = irq_path(irq);
+    let text = std::fs::read_to_string(&path).map_err(|e| explain_irq(irq, "reading its CPUs", e))?;
+    Ok(text.trim().parse()?)
+}
+
+/// Delivers interrupt `irq` to `cpus` only.
+///
+/// # Errors
+/// When a CPU is not online, there is no such interrupt, it cannot be moved (EIO: per-CPU and managed interrupts), or
+/// the caller is not root.
+pub fn set_irq_affinity(irq: u32, cpus: &CpuList) -> Result<(), CpuError> {
+    cpus.check_online()?;
+    std::fs::write(irq_path(irq), cpus.to_string()).map_err(|e| explain_irq(irq, "moving it", e))
+}
+
+fn irq_path(irq: u32) -> String {
+    format!("/proc/irq/{irq}/smp_affinity_list")
+}
+
+fn explain_irq(irq: u32, what: &str, source: io::Error) -> CpuError {
+    match source.kind() {
+        io::ErrorKind::NotFound => CpuError::NoIrq(irq),
+        io::ErrorKind::PermissionDenied => CpuError::NoPermission { what: format!("IRQ {irq}: {what}") },
+        _ => CpuError::Change { what: format!("handle IRQ {irq} ({what})"), source },
+    }
+}
+
+fn threads(pid: u32) -> Result<Vec<u32>, CpuError> {
+    let path = format!("/proc/{pid}/task");
+    let entries = match std::fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(CpuError::NoProcess(pid)),
+        Err(source) => return Err(CpuError::Read { path, source }),
+    };
+    Ok(entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+fn as_pid(tid: u32) -> Result<Pid, CpuError> {
+    i32::try_from(tid).ok().and_then(Pid::from_raw).ok_or(CpuError::NoProcess(tid))
+}
+
+fn explain(what: &str, tid: u32, errno: Errno) -> CpuError {
+    match errno {
+        Errno::SRCH => CpuError::NoProcess(tid),
+        Errno::PERM | Errno::ACCESS => CpuError::NoPermission { what: format!("to {what} process {tid}") },
+        other => CpuError::Change { what: format!("{what} process {tid}"), source: other.into() },
+    }
+}

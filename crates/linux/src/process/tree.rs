@@ -1,0 +1,86 @@
+//! Which processes descend from which, and their threads.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{ProcessError, ThreadView, explain, explain_io};
+
+/// All descendants of process `pid`, without itself, by number. A process whose parent exited is no descendant any more
+/// (a daemon that forked into the background).
+///
+/// # Errors
+/// When `/proc` cannot be read. A process that does not exist has no descendants.
+pub fn descendants(pid: u32) -> Result<Vec<u32>, ProcessError> {
+    Ok(below(pid, &parents()?))
+}
+
+/// The threads of process `pid`, by number.
+///
+/// # Errors
+/// [`ProcessError::NoProcess`] when there is no such process.
+pub fn threads(pid: u32) -> Result<Vec<u32>, ProcessError> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| explain_io(pid, "the threads", &e))?;
+    let mut all: Vec<u32> = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// The threads of process `pid` and of all its descendants, by number.
+///
+/// # Errors
+/// [`ProcessError::NoProcess`] when there is no process `pid`.
+pub fn tree_threads(pid: u32) -> Result<Vec<u32>, ProcessError> {
+    let mut all = BTreeSet::from_iter(threads(pid)?);
+    for member in descendants(pid)? {
+        match threads(member) {
+            Ok(threads) => all.extend(threads),
+            Err(ProcessError::NoProcess(_)) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(all.into_iter().collect())
+}
+
+pub(super) fn thread_views(pid: u32) -> Result<Vec<ThreadView>, ProcessError> {
+    let mut views = Vec::new();
+    for tid in threads(pid)? {
+        match std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")) {
+            Ok(comm) => views.push(ThreadView { tid, comm: comm.trim_end().into() }),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
+            Err(e) => return Err(explain_io(pid, "the threads", &e)),
+        }
+    }
+    Ok(views)
+}
+
+/// The parent of every process of the machine (of this PID namespace).
+pub(super) fn parents() -> Result<BTreeMap<u32, u32>, ProcessError> {
+    let all = procfs::process::all_processes().map_err(|e| explain(std::process::id(), "the list in /proc", e))?;
+    // One that cannot be read has exited.
+    Ok(all.filter_map(|p| p.ok()?.stat().ok()).map(|stat| (stat.pid as u32, stat.ppid as u32)).collect())
+}
+
+pub(super) fn below(pid: u32, parents: &BTreeMap<u32, u32>) -> Vec<u32> {
+    let mut found = BTreeSet::from([pid]);
+    loop {
+        let before = found.len();
+        found.extend(parents.iter().filter(|&(_, parent)| found.contains(parent)).map(|(&p, _)| p).collect::<Vec<_>>());
+        if found.len() == before {
+            break;
+        }
+    }
+    found.remove(&pid);
+    found.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descendants_are_found_at_any_depth_and_in_any_order_of_numbers() {
+        let parents = BTreeMap::from([(2, 9), (9, 5), (5, 1), (7, 1), (3, 2), (1, 0)]);
+        assert_eq!(below(5, &parents), [2, 3, 9]);
+        assert_eq!(below(7, &parents), Vec::<u32>::new());
+        assert_eq!(below(1, &parents), [2, 3, 5, 7, 9]);
+    }
+}
