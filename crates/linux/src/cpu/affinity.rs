@@ -1,6 +1,7 @@
 //! Which CPUs processes, threads and interrupts may use.
 
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -81,11 +82,14 @@ pub fn irq_affinity(irq: u32) -> Result<CpuList, CpuError> {
 /// Delivers interrupt `irq` to `cpus` only.
 ///
 /// # Errors
-/// When a CPU is not online, there is no such interrupt, it cannot be moved (EIO: per-CPU and managed interrupts), or
-/// the caller is not root.
+/// When a CPU is not online, there is no such interrupt, the caller is not root, or it is [`CpuError::FixedIrq`].
 pub fn set_irq_affinity(irq: u32, cpus: &CpuList) -> Result<(), CpuError> {
     cpus.check_online()?;
-    std::fs::write(irq_path(irq), cpus.to_string()).map_err(|e| explain_irq(irq, "moving it", e))
+    let mut file = OpenOptions::new().write(true).open(irq_path(irq)).map_err(|e| explain_irq(irq, "moving it", e))?;
+    file.write_all(cpus.to_string().as_bytes()).map_err(|e| match e.raw_os_error() {
+        Some(libc::EPERM | libc::EIO) => CpuError::FixedIrq(irq),
+        _ => explain_irq(irq, "moving it", e),
+    })
 }
 
 fn irq_path(irq: u32) -> String {

@@ -52,6 +52,9 @@ pub enum CpuError {
     /// There is no such interrupt.
     #[error("no IRQ {0} in /proc/irq; /proc/interrupts lists those there are")]
     NoIrq(u32),
+    /// An interrupt that stays where it is.
+    #[error("IRQ {0} cannot be moved: the kernel chose its CPUs itself (a managed or per-CPU interrupt)")]
+    FixedIrq(u32),
     /// The caller may not.
     #[error("{what} is not permitted; run as root")]
     NoPermission {

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use procfs::ProcError;
@@ -188,8 +189,9 @@ impl Target {
 
     fn try_view(&self, parents: &BTreeMap<u32, u32>) -> Result<(ProcessView, Vec<OwnedFd>), ProcessError> {
         let stat = self.proc.stat().map_err(|e| explain(self.pid, "the status", e))?;
-        let namespaces = self.proc.namespaces().map_err(|e| explain(self.pid, "the namespaces", e))?;
-        let network = namespaces.0.get(std::ffi::OsStr::new("net")).map(|n| n.identifier);
+        // Not through the procfs crate, which takes a process that is just exiting for a bug of its own.
+        let network = std::fs::metadata(format!("/proc/{}/ns/net", self.pid))
+            .map_err(|e| explain_io(self.pid, "the network namespace", &e))?;
         let fds = self.descriptors()?;
         let sockets = sockets::view(self, &fds)?;
         let (epolls, duplicates) = epolls::view(self, &fds, &sockets)?;
@@ -197,7 +199,7 @@ impl Target {
             pid: self.pid,
             parent: stat.ppid as u32,
             comm: stat.comm,
-            network_namespace: network.ok_or_else(|| self.unreadable("the network namespace", "there is none"))?,
+            network_namespace: network.ino(),
             threads: tree::thread_views(self.pid)?,
             children: parents.iter().filter(|&(_, parent)| *parent == self.pid).map(|(&child, _)| child).collect(),
             sockets,

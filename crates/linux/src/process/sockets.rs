@@ -1,13 +1,18 @@
 //! The TCP and UDP sockets of a process.
+//!
+//! Asked of the sockets themselves rather than looked up in `/proc/net/tcp`: that works in whatever network namespace a
+//! socket was opened, and does not walk every connection of the machine.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use procfs::net::{TcpState, UdpState};
 use procfs::process::FDTarget;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketType, ipproto};
 
-use super::{ProcessError, Target, explain};
+use super::{ProcessError, Target};
 
 /// The protocol of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,9 +28,9 @@ pub enum Protocol {
 pub enum SocketState {
     /// TCP: listens. UDP: bound, takes datagrams from anybody.
     Listening,
-    /// Has a peer (TCP: established).
+    /// Has a peer.
     Connected,
-    /// Being set up or taken down.
+    /// Neither yet, or no longer.
     Other,
 }
 
@@ -49,81 +54,57 @@ pub struct SocketView {
     pub napi_id: Option<u32>,
 }
 
-#[derive(Clone, Copy)]
-struct Entry {
-    protocol: Protocol,
-    state: SocketState,
-    local: SocketAddr,
-    remote: SocketAddr,
-}
-
-/// The sockets among the descriptors `fds`.
+/// The TCP and UDP sockets among the descriptors `fds`.
 pub(super) fn view(target: &Target, fds: &BTreeMap<i32, FDTarget>) -> Result<Vec<SocketView>, ProcessError> {
-    if !fds.values().any(|t| matches!(t, FDTarget::Socket(_))) {
-        return Ok(Vec::new());
-    }
-    let table = table(target)?;
     let mut sockets = Vec::new();
     for (&fd, kind) in fds {
         let FDTarget::Socket(inode) = *kind else { continue };
-        let Some(entry) = table.get(&inode) else { continue };
         let Some(duplicate) = target.duplicate(fd)? else { continue };
-        sockets.push(SocketView {
-            fd,
-            inode,
-            protocol: entry.protocol,
-            state: entry.state,
-            local: entry.local,
-            remote: (entry.remote.port() != 0).then_some(entry.remote),
-            napi_id: napi_id(target, &duplicate)?,
-        });
+        match ask(fd, inode, &duplicate) {
+            Ok(socket) => sockets.extend(socket),
+            // The number came to mean another descriptor since the list was read.
+            Err(Errno::NOTSOCK) => {}
+            Err(errno) => return Err(target.unreadable("a socket", &errno.to_string())),
+        }
     }
     Ok(sockets)
 }
 
-/// The sockets of the process's network namespace, by inode.
-fn table(target: &Target) -> Result<HashMap<u64, Entry>, ProcessError> {
-    let failed = |e| explain(target.pid, "the socket tables", e);
-    let (proc, mut all) = (&target.proc, HashMap::new());
-    // A kernel without IPv6 has no tables for it.
-    let optional =
-        |e| if matches!(e, procfs::ProcError::NotFound(_)) && proc.is_alive() { Ok(()) } else { Err(failed(e)) };
-    for tcp in [Ok(proc.tcp().map_err(failed)?), proc.tcp6()] {
-        match tcp {
-            Ok(entries) => all.extend(entries.into_iter().map(|e| (e.inode, tcp_entry(&e)))),
-            Err(e) => optional(e)?,
-        }
+/// What socket `fd` says of itself, or `None` when it is neither TCP nor UDP over IP.
+fn ask(fd: i32, inode: u64, socket: &OwnedFd) -> Result<Option<SocketView>, Errno> {
+    let family = sockopt::socket_domain(socket)?;
+    if family != AddressFamily::INET && family != AddressFamily::INET6 {
+        return Ok(None);
     }
-    for udp in [Ok(proc.udp().map_err(failed)?), proc.udp6()] {
-        match udp {
-            Ok(entries) => all.extend(entries.into_iter().map(|e| (e.inode, udp_entry(&e)))),
-            Err(e) => optional(e)?,
-        }
-    }
-    Ok(all)
-}
-
-fn tcp_entry(entry: &procfs::net::TcpNetEntry) -> Entry {
-    let state = match entry.state {
-        TcpState::Listen => SocketState::Listening,
-        TcpState::Established => SocketState::Connected,
-        _ => SocketState::Other,
+    let protocol = sockopt::socket_protocol(socket)?;
+    let protocol = match sockopt::socket_type(socket)? {
+        SocketType::STREAM if protocol == Some(ipproto::TCP) => Protocol::Tcp,
+        SocketType::DGRAM if protocol == Some(ipproto::UDP) => Protocol::Udp,
+        _ => return Ok(None),
     };
-    Entry { protocol: Protocol::Tcp, state, local: entry.local_address, remote: entry.remote_address }
-}
-
-fn udp_entry(entry: &procfs::net::UdpNetEntry) -> Entry {
-    let state = match entry.state {
-        UdpState::Established => SocketState::Connected,
-        UdpState::Close => SocketState::Listening,
+    let address = |any| SocketAddr::try_from(any).ok();
+    let Some(local) = address(rustix::net::getsockname(socket)?) else { return Ok(None) };
+    let remote = match rustix::net::getpeername(socket) {
+        Ok(peer) => peer.and_then(address),
+        Err(Errno::NOTCONN | Errno::INVAL) => None,
+        Err(errno) => return Err(errno),
     };
-    Entry { protocol: Protocol::Udp, state, local: entry.local_address, remote: entry.remote_address }
+    let listens = match protocol {
+        Protocol::Tcp => sockopt::socket_acceptconn(socket)?,
+        Protocol::Udp => remote.is_none() && local.port() != 0,
+    };
+    let state = match (listens, remote) {
+        (true, _) => SocketState::Listening,
+        (false, Some(_)) => SocketState::Connected,
+        (false, None) => SocketState::Other,
+    };
+    Ok(Some(SocketView { fd, inode, protocol, state, local, remote, napi_id: napi_id(socket)? }))
 }
 
 /// Not in the libc crate for every target: `SO_INCOMING_NAPI_ID` of `asm-generic/socket.h`.
 const SO_INCOMING_NAPI_ID: libc::c_int = 56;
 
-fn napi_id(target: &Target, socket: &OwnedFd) -> Result<Option<u32>, ProcessError> {
+fn napi_id(socket: &OwnedFd) -> Result<Option<u32>, Errno> {
     let mut id: u32 = 0;
     let mut length = size_of::<u32>() as libc::socklen_t;
     // SAFETY: `id` and `length` are valid for writes of their sizes during the call, and `socket` is an open descriptor.
@@ -139,9 +120,9 @@ fn napi_id(target: &Target, socket: &OwnedFd) -> Result<Option<u32>, ProcessErro
     if result == 0 {
         return Ok((id != 0).then_some(id));
     }
-    match std::io::Error::last_os_error() {
-        // The descriptor has come to mean something else than a socket, or the kernel has no busy polling.
-        e if matches!(e.raw_os_error(), Some(libc::ENOTSOCK | libc::ENOPROTOOPT)) => Ok(None),
-        e => Err(target.unreadable("the NAPI ID of a socket", &e.to_string())),
+    match Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO) {
+        // A kernel without busy polling keeps no NAPI IDs.
+        Errno::NOPROTOOPT => Ok(None),
+        errno => Err(errno),
     }
 }
