@@ -3,7 +3,9 @@
 //! # How
 //!
 //! One perf *counting* event per CPU, context and question, with a filter the kernel evaluates in the tracepoint: no
-//! sample is written, nothing is woken, and a poll costs a few filter evaluations more. The context follows from fields
+//! sample is written and nothing is woken. A counter costs about 0.15 us for every poll on the machine, of whichever
+//! device (2-CPU virtual machine; 5 % of the CPU of a server that takes 7 us a request): prove a mode with it, then drop
+//! it before CPU time is measured. The context follows from fields
 //! every trace event has:
 //!
 //! | context | how it is told |
@@ -158,7 +160,7 @@ impl Context {
 
 fn open_context(tracefs: &Tracefs, cpus: &CpuList, filter: &str) -> Result<Context, CountError> {
     let open = |filter: &str| Sum::tracepoint(tracefs, ("napi", "napi_poll"), Target::Cpus(cpus), Some(filter));
-    Ok(Context { all: open(filter)?, with_work: open(&format!("{filter} && work > 0"))? })
+    Ok(Context { all: open(filter)?, with_work: open(&format!("work > 0 && {filter}"))? })
 }
 
 /// The event filters of the three contexts.
@@ -170,8 +172,9 @@ struct Filters {
 
 impl Filters {
     fn new(device: &str, kthreads: &[u32], pollers: Option<&[u32]>) -> Self {
+        // The kernel stops at the first part that decides, so comparing the name comes last.
         let on_device = format!("dev_name == \"{device}\"");
-        let in_task = format!("{on_device} && !(common_flags & {IN_SOFTIRQ})");
+        let in_task = format!("!(common_flags & {IN_SOFTIRQ})");
         let threads = any_of("common_pid", kthreads);
         let mut busy = in_task.clone();
         if let Some(threads) = &threads {
@@ -182,9 +185,9 @@ impl Filters {
             busy += &format!(" && {}", any_of("common_pid", pollers).unwrap_or_else(|| "common_pid < 0".into()));
         }
         Self {
-            softirq: format!("{on_device} && common_flags & {IN_SOFTIRQ}"),
-            busy,
-            kthread: threads.map(|threads| format!("{in_task} && {threads}")),
+            softirq: format!("common_flags & {IN_SOFTIRQ} && {on_device}"),
+            busy: format!("{busy} && {on_device}"),
+            kthread: threads.map(|threads| format!("{in_task} && {threads} && {on_device}")),
         }
     }
 }
@@ -204,16 +207,16 @@ mod tests {
     #[test]
     fn filters_separate_the_contexts() {
         let none = Filters::new("veth0", &[], None);
-        assert_eq!(none.softirq, "dev_name == \"veth0\" && common_flags & 16");
-        assert_eq!(none.busy, "dev_name == \"veth0\" && !(common_flags & 16)");
+        assert_eq!(none.softirq, "common_flags & 16 && dev_name == \"veth0\"");
+        assert_eq!(none.busy, "!(common_flags & 16) && dev_name == \"veth0\"");
         assert_eq!(none.kthread, None);
         let both = Filters::new("e", &[5, 6], Some(&[9]));
         assert_eq!(
             both.busy,
-            "dev_name == \"e\" && !(common_flags & 16) && !(common_pid == 5 || common_pid == 6) && (common_pid == 9)"
+            "!(common_flags & 16) && !(common_pid == 5 || common_pid == 6) && (common_pid == 9) && dev_name == \"e\""
         );
-        assert!(both.kthread.unwrap().ends_with("&& (common_pid == 5 || common_pid == 6)"));
-        assert!(Filters::new("e", &[], Some(&[])).busy.ends_with("common_pid < 0"));
+        assert!(both.kthread.unwrap().contains(" && (common_pid == 5 || common_pid == 6) && "));
+        assert!(Filters::new("e", &[], Some(&[])).busy.contains("common_pid < 0"));
     }
 
     #[test]

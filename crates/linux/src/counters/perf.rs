@@ -131,16 +131,21 @@ impl Sum {
         Self::open(&format!("{group}:{name}"), &Tracepoint::with_id(id), target, filter)
     }
 
-    /// Events since the counter was opened. A counter that shared hardware with others is scaled up to its whole time.
+    /// Events since the counter was opened. A counter that had to share its hardware is scaled up to the whole time; one
+    /// that never got any is [`CountError::Unsupported`], not 0.
     pub(crate) fn read(&mut self) -> Result<u64, CountError> {
         let mut sum = 0_u64;
         for counter in &mut self.counters {
             let got =
                 counter.read_count_and_time().map_err(|source| CountError::Read { what: self.what.clone(), source })?;
-            sum += match (got.time_enabled, got.time_running) {
-                (enabled, running) if enabled == running || got.count == 0 => got.count,
-                (_, 0) => got.count,
-                (enabled, running) => (u128::from(got.count) * u128::from(enabled) / u128::from(running)) as u64,
+            let (enabled, running) = (u128::from(got.time_enabled), u128::from(got.time_running));
+            sum += match running {
+                _ if enabled == running => got.count,
+                0 => {
+                    let reason = "others held the hardware counter all the time".into();
+                    return Err(CountError::Unsupported { what: self.what.clone(), reason });
+                }
+                _ => (u128::from(got.count) * enabled / running) as u64,
             };
         }
         Ok(sum)

@@ -1,8 +1,10 @@
 //! What work costs: system calls, cycles, instructions, context switches and wake-ups of CPUs or of processes.
 //!
 //! All figures are perf *counting* events. Those that need a tracepoint (system calls, wake-ups, switches on CPUs) cost
-//! something on every event, system calls most of all: while anybody counts them, every system call of the machine
-//! takes the kernel's slow entry path. Count them in a run of their own when CPU time is the figure of interest.
+//! something on every event, system calls most of all: while anybody counts them, every system call of the machine takes
+//! the kernel's slow entry path, 0.11 us longer on a 2-CPU virtual machine (6 % of the CPU of a server with three calls in
+//! 7 us a request; [`Count::CHEAP`] cost it 0.1 %). Count them in a run of their own when CPU time is the figure of
+//! interest.
 
 use std::collections::BTreeMap;
 
@@ -155,19 +157,24 @@ impl WorkCounter {
         &self.missing
     }
 
-    /// Events since the counter was opened.
+    /// Events since the counter was opened. A hardware counter that others kept busy moves to [`WorkCounter::missing`].
     ///
     /// # Errors
     /// [`CountError::Read`].
     pub fn read(&mut self) -> Result<Work, CountError> {
         let mut work = Work::default();
         for (count, sums) in &mut self.sums {
-            let mut total = 0;
-            for sum in sums {
-                total += sum.read()?;
+            match sums.iter_mut().map(Sum::read).sum() {
+                Ok(total) => {
+                    work.0.insert(*count, total);
+                }
+                Err(reason @ CountError::Unsupported { .. }) => {
+                    self.missing.insert(*count, reason);
+                }
+                Err(e) => return Err(e),
             }
-            work.0.insert(*count, total);
         }
+        self.sums.retain(|(count, _)| work.get(*count).is_some());
         Ok(work)
     }
 
