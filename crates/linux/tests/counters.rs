@@ -82,10 +82,10 @@ fn busy_polls_are_counted_for_the_thread_that_does_them_and_the_deferral_timer_f
     let busy_packets = packets().expect("busy polling") - before;
     let (its, all) = (its.read().expect("counts"), all.read().expect("counts"));
     let (others, nobodys) = (others.read().expect("counts"), nobodys.read().expect("counts"));
-    // The one thread that polls does so in a system call of its own; how many polls found a packet depends on how the
-    // two threads were scheduled, but busy polling must have delivered some, and each such poll took at least one.
+    // How many polls found a packet depends on how the two threads were scheduled, but some did. (Packets and polls need
+    // not agree: the kernel does not count the packets of the poll that ends a busy poll.)
     assert!(its.busy_with_work > 0 && its.busy_with_work <= its.busy && its.busy <= all.busy, "{its:?} {all:?}");
-    assert!(busy_packets >= its.busy_with_work, "{busy_packets} packets, {its:?}");
+    assert!(busy_packets > 0);
     assert_eq!((others.busy, nobodys.busy), (0, 0));
     assert_eq!((all.kthread, others.kthread), (0, 0));
 

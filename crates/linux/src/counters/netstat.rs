@@ -48,7 +48,8 @@ impl NetStat {
     }
 
     /// Packets that busy polling took out of the queues of this namespace's devices (`TcpExt.BusyPollRxPackets`; in
-    /// spite of the group's name not only TCP); `None` on a kernel without busy polling.
+    /// spite of the group's name not only TCP); `None` on a kernel without busy polling. The one poll more that ends a
+    /// busy poll with `prefer` is not in it, so it is a little less than the polls of [`crate::polls`] make out.
     #[must_use]
     pub fn busy_poll_rx_packets(&self) -> Option<u64> {
         self.get("TcpExt", "BusyPollRxPackets")
