@@ -1,0 +1,100 @@
+//! Which charts a report has, made from rows.
+
+use super::axis::Axis;
+use super::chart::{Chart, Point, Series};
+use super::palette::ModeStyle;
+use crate::row::mode_order;
+use crate::table::marks;
+use crate::{Figure, Load, Row, World};
+
+/// One world's charts: latency by percentile for each load, then latency and CPU against load.
+pub(crate) fn charts(rows: &[Row], world: World) -> Vec<Chart> {
+    let mut rows: Vec<&Row> = rows.iter().filter(|row| row.world == world).collect();
+    rows.sort_by_key(|row| (mode_order(row.mode), row.load));
+    let mut loads: Vec<Load> = rows.iter().map(|row| row.load).collect();
+    loads.sort_unstable();
+    loads.dedup();
+    let mut charts: Vec<Chart> = loads.into_iter().map(|load| by_percentile(&rows, world, load)).collect();
+    charts.push(against_load(&rows, world, Figure::Avg, "Average latency against load"));
+    charts.push(against_load(&rows, world, Figure::P99, "99th percentile of latency against load"));
+    charts.push(against_load(&rows, world, Figure::CpuPercent, "CPU against load"));
+    charts
+}
+
+fn by_percentile(rows: &[&Row], world: World, load: Load) -> Chart {
+    let series: Vec<Series> = rows
+        .iter()
+        .filter(|row| row.load == load)
+        .map(|row| Series { style: ModeStyle::of(row.mode), points: curve(row) })
+        .collect();
+    let points = || series.iter().flat_map(|series| &series.points);
+    let largest = points().map(|point| point.x).fold(0.0, f64::max);
+    let values: Vec<f64> = points().map(|point| point.y).collect();
+    Chart {
+        id: format!("{world}-percentiles-{load}"),
+        title: format!("Latency by percentile at {load}"),
+        caption: "Both scales are logarithmic; every nine on the right is ten times rarer. Lower is better.".to_owned(),
+        x: Axis::nines("percentile of requests", largest),
+        y: Axis::log("latency, us", &values),
+        series,
+    }
+}
+
+/// Percentiles that get a marker.
+const MARKED: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
+
+/// The latency curve without its end: 100 % has no place on a scale of nines.
+fn curve(row: &Row) -> Vec<Point> {
+    let hover = |at: f64, us: f64| format!("{}: {at} % within {} us", row.mode, crate::figure::short(us));
+    row.latency_curve
+        .iter()
+        .filter(|point| point.percentile < 100.0 && point.us > 0.0)
+        .map(|point| Point {
+            x: point.percentile,
+            y: point.us,
+            hover: hover(point.percentile, point.us),
+            marked: MARKED.contains(&point.percentile),
+        })
+        .collect()
+}
+
+fn against_load(rows: &[&Row], world: World, figure: Figure, title: &str) -> Chart {
+    let mut series: Vec<Series> = Vec::new();
+    for row in rows {
+        let style = ModeStyle::of(row.mode);
+        let (Some(qps), Some(value)) = (row.figures.qps, row.figures.get(figure)) else { continue };
+        let mark = marks(row);
+        let hover = format!(
+            "{}{mark} at {}: {} {}, {} requests/s",
+            row.mode,
+            row.load,
+            figure.title(),
+            figure.text(value),
+            Figure::Qps.text(qps)
+        );
+        let point = Point { x: qps, y: value, hover, marked: true };
+        match series.last_mut() {
+            Some(last) if last.style == style => last.points.push(point),
+            _ => series.push(Series { style, points: vec![point] }),
+        }
+    }
+    let of = |value: fn(&Point) -> f64| series.iter().flat_map(|series| &series.points).map(value).collect::<Vec<f64>>();
+    let (loads, values) = (of(|point| point.x), of(|point| point.y));
+    let y = match figure {
+        Figure::CpuPercent => Axis::linear("server CPU, %", &values, 100.0),
+        Figure::P99 => Axis::log("p99 latency, us", &values),
+        _ => Axis::log("average latency, us", &values),
+    };
+    Chart {
+        id: format!("{world}-{}", figure.key().replace('_', "-")),
+        title: title.to_owned(),
+        caption: match figure {
+            Figure::CpuPercent => "Share of the server's CPUs that is busy, at the rate that was answered. Lower is better.",
+            _ => "At the rate that was answered; the vertical scale is logarithmic. Lower is better.",
+        }
+        .to_owned(),
+        x: Axis::linear("requests answered per second", &loads, 0.0),
+        y,
+        series,
+    }
+}
