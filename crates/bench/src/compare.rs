@@ -14,6 +14,9 @@ use crate::{Figure, Figures, Load, Row, World, stats};
 /// Figures that are compared, where both sides have them.
 const COMPARED: [Figure; 5] = [Figure::Avg, Figure::P99, Figure::CpuPercent, Figure::Cycles, Figure::Instructions];
 
+/// The same at `max`.
+const COMPARED_AT_MAX: [Figure; 5] = [Figure::Qps, Figure::Avg, Figure::P99, Figure::Cycles, Figure::Instructions];
+
 /// Two modes closer than this in either table have no order there.
 const TIE: f64 = 0.05;
 
@@ -39,7 +42,7 @@ pub struct LoadPair {
     pub measured: Load,
     /// The published load.
     pub published: Load,
-    /// CPU of `base` in percent, measured and published: how alike the two loads are.
+    /// CPU of `base` in percent, measured and published: how alike the two loads are. `None` at `max`.
     pub base_cpu: Option<(f64, f64)>,
     /// The figures both sides have.
     pub figures: Vec<Figure>,
@@ -122,9 +125,9 @@ fn load_pair(rows: &[Row], table: &ReferenceTable, (world, load): (World, Load))
         here.iter().any(|row| row.figures.get(*figure).is_some())
             && table.rows.iter().any(|row| row.figures.get(*figure).is_some())
     };
-    // Without a fixed rate the throughput is the first result; with one it is the load itself.
-    let qps = (load == Load::Max).then_some(Figure::Qps);
-    let figures: Vec<Figure> = qps.into_iter().chain(COMPARED).filter(both).collect();
+    // Without a fixed rate the throughput is a result and the server's CPU is not; with one it is the other way round.
+    let compared = if load == Load::Max { COMPARED_AT_MAX } else { COMPARED };
+    let figures: Vec<Figure> = compared.into_iter().filter(both).collect();
     let ratios = |of: Option<&Figures>, base: Option<&Figures>| -> Vec<Option<f64>> {
         figures.iter().map(|figure| stats::ratio(of?, base?, *figure)).collect()
     };
@@ -143,6 +146,7 @@ fn load_pair(rows: &[Row], table: &ReferenceTable, (world, load): (World, Load))
         .collect();
     let orders = figures.iter().map(|figure| agreement(&modes, *figure)).collect();
     let base_cpu = base.and_then(|base| base.cpu_percent).zip(published_base.and_then(|base| base.cpu_percent));
+    let base_cpu = base_cpu.filter(|_| load != Load::Max);
     Some(LoadPair { world, measured: load, published, base_cpu, figures, modes, orders })
 }
 
@@ -165,7 +169,8 @@ fn agreement(modes: &[ModePair], figure: Figure) -> Agreement {
         .filter_map(|pair| Some((pair.measured.get(figure)?, pair.published.as_ref()?.get(figure)?)))
         .collect();
     let order = |a: f64, b: f64| ((a - b).abs() > TIE * a.abs().max(b.abs())).then(|| a.total_cmp(&b));
-    let pairs = values.iter().enumerate().flat_map(|(at, first)| values[at + 1..].iter().map(move |second| (first, second)));
+    let pairs =
+        values.iter().enumerate().flat_map(|(at, first)| values[at + 1..].iter().map(move |second| (first, second)));
     let mut agreement = Agreement { same: 0, of: 0 };
     for (first, second) in pairs {
         if let (Some(measured), Some(published)) = (order(first.0, second.0), order(first.1, second.1)) {

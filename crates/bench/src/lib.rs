@@ -1,7 +1,7 @@
 //! Measures delivery modes: test beds, the mode x load matrix, statistics, tables and the HTML report.
 //!
 //! The pure half turns measured [`Run`]s into [`Row`]s (medians and spreads), lays them out as a [`table`], beside the
-//! published figures of [`reference`], and as one self-contained HTML [`report`].
+//! published figures of [`reference`](mod@reference), and as one self-contained HTML [`report`].
 
 #![forbid(unsafe_code)]
 

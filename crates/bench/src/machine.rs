@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use procfs::{Current};
+use procfs::Current;
 use serde::{Deserialize, Serialize};
 
 /// The machine a bench ran on. What could not be found out is `None`.
@@ -101,7 +101,14 @@ mod tests {
     #[test]
     fn this_machine() {
         let machine = Machine::read("veth", false, "today");
-        assert_eq!((machine.testbed.as_str(), machine.date.as_str(), machine.hardware_counters), ("veth", "today", false));
-        assert!(machine.kernel.is_some() && machine.cpus.is_some() && machine.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));
+        assert_eq!(
+            (machine.testbed.as_str(), machine.date.as_str(), machine.hardware_counters),
+            ("veth", "today", false)
+        );
+        assert!(
+            machine.kernel.is_some()
+                && machine.cpus.is_some()
+                && machine.memory_bytes.is_some_and(|bytes| bytes > 1 << 20)
+        );
     }
 }

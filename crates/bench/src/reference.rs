@@ -10,7 +10,7 @@ use crate::{Figures, Load};
 pub struct ReferenceTable {
     /// What the table is called in headings.
     pub title: &'static str,
-    /// Where it comes from and what to know before comparing with it.
+    /// Where it comes from and what to know before comparing with it, in lines.
     pub about: &'static str,
     /// Its rows, in the order of the file.
     pub rows: Vec<ReferenceRow>,
@@ -129,10 +129,10 @@ impl ReferenceTable {
     pub fn memcached() -> Self {
         Self {
             title: "IRQ suspension, memcached (Linux 6.13 series)",
-            about: "memcached 1.6.29 under mutilate, 8 threads on 8 RX queues, one 64-core EPYC 7662, ConnectX-5 Ex \
-                    100 Gbit/s; at least 10 runs a row, latency the median of runs, throughput and CPU the mean. Cycles \
-                    and instructions per query in this table were divided by three times the number of queries: compare \
-                    their ratios, not their size.",
+            about: "memcached 1.6.29 under mutilate, 8 RX queues, one 64-core EPYC 7662, ConnectX-5 Ex 100 Gbit/s.\n\
+                    At least 10 runs a row: latency is the median of runs, throughput and CPU the mean.\n\
+                    Cycles and instructions per query in this table were divided by three times the number of queries: \
+                    compare ratios only.",
             rows: parse(include_str!("../data/reference/irq-suspension-memcached.csv")).expect("checked by a test"),
         }
     }
@@ -141,9 +141,9 @@ impl ReferenceTable {
     pub fn counters() -> Self {
         Self {
             title: "IRQ suspension, memcached, raw runs with counters (Linux 6.11-rc3)",
-            about: "The same study's first raw runs, averaged: 4,480 connections, 3 % sets, key and value sizes of the \
-                    ETC mix. Latencies are means of runs; counters were collected under tracing. Cycles and instructions \
-                    per query are the physical ones.",
+            about: "The same study's first raw runs, averaged: 4,480 connections, 3 % sets, sizes of the ETC mix.\n\
+                    Latencies are means of runs; counters were collected under tracing.\n\
+                    Cycles and instructions per query are the physical ones.",
             rows: parse(include_str!("../data/reference/irq-suspension-counters.csv")).expect("checked by a test"),
         }
     }

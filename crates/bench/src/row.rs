@@ -40,8 +40,8 @@ pub struct CurvePoint {
 ///
 /// Leave out those that fewer than about ten answers lie beyond: they are single accidents, not a distribution.
 pub const CURVE_PERCENTILES: [f64; 23] = [
-    0.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 85.0, 90.0, 93.0, 95.0, 97.0, 98.0, 99.0, 99.5, 99.7, 99.9,
-    99.95, 99.99, 99.999,
+    0.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 85.0, 90.0, 93.0, 95.0, 97.0, 98.0, 99.0, 99.5, 99.7,
+    99.9, 99.95, 99.99, 99.999,
 ];
 
 /// One measured run of one mode at one load.

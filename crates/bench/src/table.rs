@@ -17,7 +17,7 @@ pub fn terminal(rows: &[Row]) -> String {
         if before.is_some_and(|before| (before.world, before.load) != (row.world, row.load)) {
             table.add_row([""]);
         }
-        table.add_row(cells(rows, row, &SPREAD_SHOWN));
+        table.add_row(cells(rows, row, |figure| padded_spread(rows, row, figure)));
         before = Some(row);
     }
     with_notes(finish(&table), &notes(rows), "")
@@ -31,7 +31,8 @@ pub fn markdown(rows: &[Row]) -> String {
     let rule: Vec<String> = (0..headings.len()).map(|at| if at < text { "---" } else { "---:" }.to_owned()).collect();
     out += &markdown_line(&rule);
     for row in ordered(rows) {
-        let cells: Vec<String> = cells(rows, row, &Figure::WITH_SPREAD).iter().map(|cell| escape(cell)).collect();
+        let cells: Vec<String> =
+            cells(rows, row, |figure| spread_text(row, figure)).iter().map(|cell| escape(cell.trim_end())).collect();
         out += &markdown_line(&cells);
     }
     with_notes(out + "\n", &notes(rows), "- ")
@@ -46,7 +47,8 @@ pub fn ordered(rows: &[Row]) -> Vec<&Row> {
 
 /// What has to be said below the table: columns that are blank, rows that are marked, notes of runs.
 pub fn notes(rows: &[Row]) -> Vec<String> {
-    let none = |figures: &[Figure]| rows.iter().all(|row| figures.iter().all(|figure| row.figures.get(*figure).is_none()));
+    let none =
+        |figures: &[Figure]| rows.iter().all(|row| figures.iter().all(|figure| row.figures.get(*figure).is_none()));
     let mut notes = Vec::new();
     if rows.is_empty() {
         return vec!["nothing was measured".to_owned()];
@@ -131,45 +133,45 @@ pub fn order_text(pair: &LoadPair) -> String {
     format!("pairs of modes in the same order: {} (pairs closer than 5 % left out)", parts.join(", "))
 }
 
+/// Figures side by side in one table of the terminal; more would be too wide.
+const PAIRED: usize = 3;
+
 fn pair_table(pair: &LoadPair) -> String {
-    let mut headings = vec!["mode".to_owned()];
-    for figure in &pair.figures {
-        let title = figure.title();
-        headings.extend([title.clone(), "published".to_owned(), format!("{title}\nto base"), "published\nto base".to_owned()]);
-    }
-    // Two heading lines everywhere keeps the columns narrow.
-    let headings: Vec<String> =
-        headings.into_iter().map(|text| if text.contains('\n') { text } else { format!("{text}\n") }).collect();
-    let mut table = new_table(&headings, 1);
-    for mode in &pair.modes {
-        let mut cells = vec![mode.mode.to_string()];
-        for (at, figure) in pair.figures.iter().enumerate() {
-            cells.push(value_text(Some(&mode.measured), *figure));
-            cells.push(value_text(mode.published.as_ref(), *figure));
-            cells.push(ratio_text(mode.measured_ratios[at]));
-            cells.push(ratio_text(mode.published_ratios[at]));
+    let mut out = String::new();
+    for (chunk, figures) in pair.figures.chunks(PAIRED).enumerate() {
+        let mut headings = vec!["mode\n".to_owned()];
+        for figure in figures {
+            headings.extend([format!("{}\nhere", figure.title()), "\npubl.".to_owned()]);
+            headings.extend(["to base\nhere".to_owned(), "\npubl.".to_owned()]);
         }
-        table.add_row(cells);
+        let mut table = new_table(&headings, 1);
+        for mode in &pair.modes {
+            let mut cells = vec![mode.mode.to_string()];
+            for (at, figure) in figures.iter().enumerate() {
+                cells.push(value_text(Some(&mode.measured), *figure));
+                cells.push(value_text(mode.published.as_ref(), *figure));
+                cells.push(ratio_text(mode.measured_ratios[chunk * PAIRED + at]));
+                cells.push(ratio_text(mode.published_ratios[chunk * PAIRED + at]));
+            }
+            table.add_row(cells);
+        }
+        out += &finish(&table);
     }
-    finish(&table)
+    out
 }
 
 /// Columns of the side-by-side listing.
-pub(crate) const LISTED: [Figure; 7] = [
-    Figure::Qps,
-    Figure::Avg,
-    Figure::P95,
-    Figure::P99,
-    Figure::CpuPercent,
-    Figure::Cycles,
-    Figure::Instructions,
-];
+pub(crate) const LISTED: [Figure; 7] =
+    [Figure::Qps, Figure::Avg, Figure::P95, Figure::P99, Figure::CpuPercent, Figure::Cycles, Figure::Instructions];
 
 fn published_table(modes: &[ModeRows]) -> String {
     let mut headings = vec!["mode".to_owned(), "source".to_owned(), "load".to_owned()];
     headings.extend(LISTED.map(Figure::title));
     let mut table = new_table(&headings, 3);
-    for mode in modes {
+    for (at, mode) in modes.iter().enumerate() {
+        if at > 0 {
+            table.add_row([""]);
+        }
         for (source, load, figures) in listed(mode) {
             let mut cells = vec![mode.mode.to_string(), source, load.to_string()];
             cells.extend(LISTED.map(|figure| value_text(Some(&figures), figure)));
@@ -184,7 +186,7 @@ fn published_table(modes: &[ModeRows]) -> String {
 
 /// The rows of one mode in the side-by-side listing: source, load, figures.
 pub(crate) fn listed(mode: &ModeRows) -> Vec<(String, Load, Figures)> {
-    let measured = mode.measured.iter().map(|row| (format!("measured, {}", row.world), row.load, row.figures));
+    let measured = mode.measured.iter().map(|row| (format!("here, {}", row.world), row.load, row.figures));
     let published = mode.published.iter().map(|row| ("published".to_owned(), row.load, row.figures));
     measured.chain(published).collect()
 }
@@ -213,15 +215,23 @@ fn headings(rows: &[Row]) -> Vec<String> {
     headings
 }
 
-fn cells(rows: &[Row], row: &Row, spread_of: &[Figure]) -> Vec<String> {
+fn cells(rows: &[Row], row: &Row, spread: impl Fn(Figure) -> String) -> Vec<String> {
     let mut cells: Vec<String> = several_worlds(rows).then(|| row.world.to_string()).into_iter().collect();
     cells.extend([row.load.to_string(), format!("{} {}", row.mode, marks(row)).trim_end().to_owned()]);
-    cells.extend(Figure::ALL.map(|figure| {
-        let value = value_text(Some(&row.figures), figure);
-        let spread = if spread_of.contains(&figure) { spread_text(row, figure) } else { String::new() };
-        format!("{value} {spread}").trim_end().to_owned()
+    cells.extend(Figure::ALL.map(|figure| match spread(figure) {
+        spread if spread.is_empty() => value_text(Some(&row.figures), figure),
+        spread => format!("{} {spread}", value_text(Some(&row.figures), figure)),
     }));
     cells
+}
+
+/// The spread as wide as the widest of its column, so that the figures before it stay aligned.
+fn padded_spread(rows: &[Row], row: &Row, figure: Figure) -> String {
+    if !SPREAD_SHOWN.contains(&figure) {
+        return String::new();
+    }
+    let width = rows.iter().map(|row| spread_text(row, figure).chars().count()).max().unwrap_or(0);
+    format!("{:width$}", spread_text(row, figure))
 }
 
 /// A table without vertical lines whose first `text` columns are flush left and all others flush right.
@@ -230,6 +240,7 @@ fn new_table(headings: &[String], text: usize) -> Table {
     table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('─').junction('─')));
     table.set_header(headings);
     for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 1));
         column.set_cell_alignment(if at < text { CellAlignment::Left } else { CellAlignment::Right });
     }
     table

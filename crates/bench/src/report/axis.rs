@@ -41,12 +41,12 @@ impl Axis {
         let above: Vec<f64> = values.iter().copied().filter(|value| *value > 0.0).collect();
         let low = above.iter().copied().fold(f64::INFINITY, f64::min).min(1e9);
         let high = above.iter().copied().fold(low, f64::max);
-        let (low, high) = ((low * 0.9).log10(), (high * 1.15).log10());
+        let (low, high) = (lower_end(low * 0.93).log10(), (high * 1.15).log10());
         let steps: &[f64] = if high - low > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
         let decades = low.floor() as i32..=high.ceil() as i32;
         let ticks = decades
             .flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)))
-            .filter(|tick| (low..=high).contains(&tick.log10()))
+            .filter(|tick| (low - 1e-9..=high).contains(&tick.log10()))
             .map(|tick| (tick.log10(), tick_text(tick)))
             .collect();
         Self { label: label.to_owned(), range: (low, high), ticks, scale: Scale::Log }
@@ -55,11 +55,19 @@ impl Axis {
     /// Percentiles, each nine as wide as the one before: 0, 50, 90, 99, 99.9, ... up to the largest given.
     pub(crate) fn nines(label: &str, largest: f64) -> Self {
         let end = nines(largest).max(2.0);
-        let ticks = [("0", 0.0), ("50", 50.0), ("90", 90.0), ("99", 99.0), ("99.9", 99.9), ("99.99", 99.99), ("99.999", 99.999)]
-            .into_iter()
-            .map(|(text, percentile)| (nines(percentile), text.to_owned()))
-            .filter(|(at, _)| *at <= end + 1e-6)
-            .collect();
+        let ticks = [
+            ("0", 0.0),
+            ("50", 50.0),
+            ("90", 90.0),
+            ("99", 99.0),
+            ("99.9", 99.9),
+            ("99.99", 99.99),
+            ("99.999", 99.999),
+        ]
+        .into_iter()
+        .map(|(text, percentile)| (nines(percentile), text.to_owned()))
+        .filter(|(at, _)| *at <= end + 1e-6)
+        .collect();
         Self { label: label.to_owned(), range: (0.0, end), ticks, scale: Scale::Nines }
     }
 
@@ -105,6 +113,13 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
+/// The tick just below a value where one is near, so that the axis starts with a figure; else the value.
+fn lower_end(value: f64) -> f64 {
+    let decade = 10f64.powf(value.log10().floor());
+    let tick = [5.0, 2.0, 1.0].map(|step| step * decade).into_iter().find(|tick| *tick <= value);
+    tick.filter(|tick| value / tick < 1.35).unwrap_or(value)
+}
+
 /// How many nines a percentile has: 90 has one, 99 two; 0 has none.
 fn nines(percentile: f64) -> f64 {
     // Adding zero turns -0 into 0.
@@ -114,7 +129,11 @@ fn nines(percentile: f64) -> f64 {
 /// The least of 1, 2, 2.5 and 5 times a power of ten that is not below `least`.
 fn nice_step(least: f64) -> f64 {
     let decade = 10f64.powf(least.log10().floor());
-    [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * decade).into_iter().find(|step| *step >= least * 0.999).unwrap_or(least)
+    [1.0, 2.0, 2.5, 5.0, 10.0]
+        .map(|step| step * decade)
+        .into_iter()
+        .find(|step| *step >= least * 0.999)
+        .unwrap_or(least)
 }
 
 fn tick_text(value: f64) -> String {

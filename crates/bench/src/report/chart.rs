@@ -9,8 +9,8 @@ use super::palette::ModeStyle;
 /// Drawing units. Twice the size at which a chart is usually shown, because `plotters` places points on whole units.
 const SIZE: (u32, u32) = (1280, 760);
 const FONT: u32 = 30;
-/// Room on the right for the names of the lines.
-const LABEL_ROOM: i32 = 190;
+/// Room on the right for the names of the lines: before the name, and for each of its letters.
+const LABEL_ROOM: (usize, usize) = (48, 17);
 const LABEL_HEIGHT: f64 = 32.0;
 
 // `plotters` writes colours into attributes. These stand for classes, so that the style sheet decides, light and dark.
@@ -101,9 +101,10 @@ impl Chart {
         &self,
         root: &DrawingArea<DB, plotters::coord::Shift>,
     ) -> Result<Vec<Placed<'_>>, DrawingAreaErrorKind<DB::ErrorType>> {
+        let longest = self.series.iter().map(|series| series.style.name.len()).max().unwrap_or(0);
         let mut chart = ChartBuilder::on(root)
             .margin_top(22)
-            .margin_right(LABEL_ROOM)
+            .margin_right((LABEL_ROOM.0 + LABEL_ROOM.1 * longest) as u32)
             .x_label_area_size(96)
             .y_label_area_size(136)
             .build_cartesian_2d(self.x.clone(), self.y.clone())?;
@@ -129,7 +130,10 @@ impl Chart {
             if places.is_empty() {
                 continue;
             }
-            chart.draw_series(LineSeries::new(places.iter().map(|(_, place)| *place), series_colour(at).stroke_width(5)))?;
+            chart.draw_series(LineSeries::new(
+                places.iter().map(|(_, place)| *place),
+                series_colour(at).stroke_width(5),
+            ))?;
             let pixels = places.iter().map(|(point, place)| {
                 let (x, y) = chart.backend_coord(place);
                 (*point, (f64::from(x), f64::from(y)))
@@ -142,7 +146,8 @@ impl Chart {
     /// Classes in place of the colours that stand for them.
     fn with_classes(&self, svg: &str) -> String {
         let mut out = svg.replace(r##"fill="#010101""##, r#"class="ink""#);
-        out = out.replace(r##"stroke="#010102""##, r#"class="grid""#).replace(r##"stroke="#010103""##, r#"class="axis""#);
+        out =
+            out.replace(r##"stroke="#010102""##, r#"class="grid""#).replace(r##"stroke="#010103""##, r#"class="axis""#);
         for (at, series) in self.series.iter().enumerate() {
             let RGBColor(red, green, blue) = series_colour(at);
             let colour = format!("stroke=\"#{red:02X}{green:02X}{blue:02X}\"");

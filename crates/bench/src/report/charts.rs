@@ -33,7 +33,7 @@ fn by_percentile(rows: &[&Row], world: World, load: Load) -> Chart {
     Chart {
         id: format!("{world}-percentiles-{load}"),
         title: format!("Latency by percentile at {load}"),
-        caption: "Both scales are logarithmic; every nine on the right is ten times rarer. Lower is better.".to_owned(),
+        caption: "Each nine to the right is ten times rarer. Logarithmic; lower is better.".to_owned(),
         x: Axis::nines("percentile of requests", largest),
         y: Axis::log("latency, us", &values),
         series,
@@ -78,7 +78,8 @@ fn against_load(rows: &[&Row], world: World, figure: Figure, title: &str) -> Cha
             _ => series.push(Series { style, points: vec![point] }),
         }
     }
-    let of = |value: fn(&Point) -> f64| series.iter().flat_map(|series| &series.points).map(value).collect::<Vec<f64>>();
+    let of =
+        |value: fn(&Point) -> f64| series.iter().flat_map(|series| &series.points).map(value).collect::<Vec<f64>>();
     let (loads, values) = (of(|point| point.x), of(|point| point.y));
     let y = match figure {
         Figure::CpuPercent => Axis::linear("server CPU, %", &values, 100.0),
@@ -89,8 +90,8 @@ fn against_load(rows: &[&Row], world: World, figure: Figure, title: &str) -> Cha
         id: format!("{world}-{}", figure.key().replace('_', "-")),
         title: title.to_owned(),
         caption: match figure {
-            Figure::CpuPercent => "Share of the server's CPUs that is busy, at the rate that was answered. Lower is better.",
-            _ => "At the rate that was answered; the vertical scale is logarithmic. Lower is better.",
+            Figure::CpuPercent => "Busy share of the server's CPUs, at the rate that was answered.",
+            _ => "At the rate that was answered. Logarithmic; lower is better.",
         }
         .to_owned(),
         x: Axis::linear("requests answered per second", &loads, 0.0),

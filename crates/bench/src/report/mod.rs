@@ -64,10 +64,7 @@ fn styles(rows: &[Row]) -> Vec<ModeStyle> {
 fn mode_css(styles: &[ModeStyle]) -> String {
     let each = |css: fn(&ModeStyle) -> String| styles.iter().map(css).collect::<String>();
     let focus = |style: &ModeStyle| {
-        format!(
-            ".charts:has(.legend .{class}:hover) .series:not(.{class}){{opacity:.12}}",
-            class = style.class
-        )
+        format!(".charts:has(.legend .{class}:hover) .series:not(.{class}){{opacity:.12}}", class = style.class)
     };
     format!(
         "{}{}@media (prefers-color-scheme:dark){{{}}}",
@@ -91,7 +88,7 @@ fn chart_section(rows: &[Row], styles: &[ModeStyle]) -> Markup {
             }
             @for world in &worlds {
                 @if worlds.len() > 1 { h3.world { "World: " (world) } }
-                div.grid { @for chart in charts::charts(rows, *world) { (chart.render()) } }
+                div.panels { @for chart in charts::charts(rows, *world) { (chart.render()) } }
             }
         }
     }

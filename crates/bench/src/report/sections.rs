@@ -5,7 +5,9 @@ use maud::{Markup, html};
 use super::palette::ModeStyle;
 use super::swatch;
 use crate::compare::{Agreement, Comparison, LoadPair, ModeRows};
-use crate::table::{LISTED, listed, marks, notes, ordered, pair_title, ratio_text, several_worlds, spread_text, value_text};
+use crate::table::{
+    LISTED, listed, marks, notes, ordered, pair_title, ratio_text, several_worlds, spread_text, value_text,
+};
 use crate::{Document, Figure, Load, Row, World, stats};
 use abey_delivery::Mode;
 
@@ -90,12 +92,13 @@ fn best(rows: &[Row], world: World, load: Load, goal: Figure) -> Markup {
 /// The whole table.
 pub(super) fn table(rows: &[Row]) -> Markup {
     let worlds = several_worlds(rows);
+    let ordered = ordered(rows);
     html! {
         section {
             h2 { "Results" }
             div.scroll {
                 table.sortable {
-                    caption { "Latency counts from the intended send time. Select a heading to sort." }
+                    caption { "Latency counts from the intended send time. " }
                     thead {
                         tr {
                             @if worlds { th scope="col" { "world" } }
@@ -109,7 +112,11 @@ pub(super) fn table(rows: &[Row]) -> Markup {
                             th.number scope="col" title="runs behind the medians" { "runs" }
                         }
                     }
-                    tbody { @for row in ordered(rows) { (table_row(row, worlds)) } }
+                    tbody {
+                        @for (at, row) in ordered.iter().enumerate() {
+                            (table_row(row, worlds, at > 0 && ordered[at - 1].load != row.load))
+                        }
+                    }
                 }
             }
             ul.notes { @for note in notes(rows) { li { (note) } } }
@@ -117,11 +124,12 @@ pub(super) fn table(rows: &[Row]) -> Markup {
     }
 }
 
-fn table_row(row: &Row, worlds: bool) -> Markup {
+/// One row; the first of a load is set off from the load before.
+fn table_row(row: &Row, worlds: bool, new_load: bool) -> Markup {
     let style = ModeStyle::of(row.mode);
     let load = row.load.rate().unwrap_or(u64::MAX);
     html! {
-        tr {
+        tr class=[new_load.then_some("new")] {
             @if worlds { td { (row.world) } }
             td data-value=(load) { (row.load) }
             th scope="row" class=(style.class) { (swatch(&style)) (row.mode) @if !marks(row).is_empty() { " " span.marks { (marks(row)) } } }
@@ -270,7 +278,8 @@ pub(super) fn method(document: &Document) -> Markup {
 }
 
 fn proofs(rows: &[Row]) -> Markup {
-    let proved: Vec<(&Row, &String)> = ordered(rows).into_iter().filter_map(|row| Some((row, row.proof.as_ref()?))).collect();
+    let proved: Vec<(&Row, &String)> =
+        ordered(rows).into_iter().filter_map(|row| Some((row, row.proof.as_ref()?))).collect();
     html! {
         @if !proved.is_empty() {
             section {

@@ -1,5 +1,6 @@
 "use strict";
 for (const table of document.querySelectorAll("table.sortable")) {
+  table.caption.append("Select a heading to sort.");
   const body = table.tBodies[0];
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
@@ -19,6 +20,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
         const result = Number.isNaN(by) ? text(a).localeCompare(text(b), "en", { numeric: true }) : by;
         return ascending ? result : -result;
       };
+      for (const row of body.rows) row.classList.remove("new");
       body.append(...[...body.rows].sort(order));
     });
   });
