@@ -91,7 +91,7 @@ pub fn marks(row: &Row) -> &'static str {
 
 /// The spread of a figure as `±4%`; empty where there is none or it rounds to zero.
 pub fn spread_text(row: &Row, figure: Figure) -> String {
-    match row.spreads.get(figure) {
+    match row.figures.get(figure).and(row.spreads.get(figure)) {
         Some(spread) if spread >= 0.005 => format!("±{:.0}%", spread * 100.0),
         _ => String::new(),
     }

@@ -36,6 +36,17 @@ impl Axis {
         Self { label: label.to_owned(), range: (0.0, end), ticks, scale: Scale::Linear }
     }
 
+    /// As [`Axis::linear`], but it ends just behind the largest value, so that names of lines stand beside the grid.
+    pub(crate) fn linear_tight(label: &str, values: &[f64]) -> Self {
+        let mut axis = Self::linear(label, values, 0.0);
+        let end = values.iter().copied().fold(0.0, f64::max) * 1.03;
+        if end > 0.0 {
+            axis.range.1 = end;
+            axis.ticks.retain(|(at, _)| *at <= end);
+        }
+        axis
+    }
+
     /// Logarithmic, over all values that are above zero, with ticks at 1, 2 and 5 of each decade.
     pub(crate) fn log(label: &str, values: &[f64]) -> Self {
         let above: Vec<f64> = values.iter().copied().filter(|value| *value > 0.0).collect();
@@ -168,6 +179,7 @@ mod tests {
     fn ticks_are_round() {
         assert_eq!(texts(&Axis::linear("cpu", &[17.0, 99.0], 100.0)), ["0", "25", "50", "75", "100"]);
         assert_eq!(texts(&Axis::linear("qps", &[19_998.0, 50_010.0], 0.0)), ["0", "20k", "40k", "60k"]);
+        assert_eq!(texts(&Axis::linear_tight("qps", &[19_998.0, 50_010.0])), ["0", "20k", "40k"]);
         assert_eq!(texts(&Axis::log("us", &[22.0, 300.0])), ["20", "50", "100", "200"]);
         assert_eq!(texts(&Axis::log("us", &[3.0, 90_000.0])), ["10", "100", "1,000", "10k", "100k"]);
     }
@@ -175,7 +187,7 @@ mod tests {
     #[test]
     fn odd_input_still_makes_an_axis() {
         for values in [&[][..], &[0.0], &[5.0], &[5.0, 5.0]] {
-            let (linear, log) = (Axis::linear("", values, 0.0), Axis::log("", values));
+            let (linear, log) = (Axis::linear_tight("", values), Axis::log("", values));
             assert!(linear.range.0 < linear.range.1 && log.range.0 < log.range.1, "{values:?}");
             assert!(linear.ticks.len() < 20 && log.ticks.len() < 20);
         }

@@ -94,7 +94,7 @@ fn against_load(rows: &[&Row], world: World, figure: Figure, title: &str) -> Cha
             _ => "At the rate that was answered. Logarithmic; lower is better.",
         }
         .to_owned(),
-        x: Axis::linear("requests answered per second", &loads, 0.0),
+        x: Axis::linear_tight("requests answered per second", &loads),
         y,
         series,
     }
