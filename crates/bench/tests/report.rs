@@ -69,6 +69,13 @@ fn a_browser_shows_every_chart_and_asks_for_nothing() {
         assert_eq!(colours.len(), modes.len(), "a colour for each mode: {colours:?}");
         assert!(chart["points"].as_u64() >= Some(18), "every value can be read by pointing at it");
     }
+    // Three loads, three figures each; `threaded` was not published.
+    let agreement = seen["agreement"].as_array().expect("charts");
+    assert_eq!(agreement.len(), 9);
+    for chart in agreement {
+        assert_eq!(strings(&chart["names"]), modes[..5], "{chart}");
+        assert!(size(chart).0 > 200.0 && chart["points"] == 5 && chart["described"] == true, "{chart}");
+    }
     for (what, count) in [("requests", 0), ("violations", 0), ("overflow", 0)] {
         assert_eq!(seen[what], count, "{what}");
     }

@@ -47,13 +47,18 @@ impl Axis {
         axis
     }
 
-    /// Logarithmic, over all values that are above zero, with ticks at 1, 2 and 5 of each decade.
+    /// Logarithmic, over all values that are above zero, with ticks at 1, 2 and 5 of each decade, or more or fewer where
+    /// that suits the range.
     pub(crate) fn log(label: &str, values: &[f64]) -> Self {
         let above: Vec<f64> = values.iter().copied().filter(|value| *value > 0.0).collect();
         let low = above.iter().copied().fold(f64::INFINITY, f64::min).min(1e9);
         let high = above.iter().copied().fold(low, f64::max);
         let (low, high) = (lower_end(low * 0.93).log10(), (high * 1.15).log10());
-        let steps: &[f64] = if high - low > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+        let steps: &[f64] = match high - low {
+            wide if wide > 3.0 => &[1.0],
+            narrow if narrow < 0.6 => &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0],
+            _ => &[1.0, 2.0, 5.0],
+        };
         let decades = low.floor() as i32..=high.ceil() as i32;
         let ticks = decades
             .flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)))
@@ -181,6 +186,7 @@ mod tests {
         assert_eq!(texts(&Axis::linear("qps", &[19_998.0, 50_010.0], 0.0)), ["0", "20k", "40k", "60k"]);
         assert_eq!(texts(&Axis::linear_tight("qps", &[19_998.0, 50_010.0])), ["0", "20k", "40k"]);
         assert_eq!(texts(&Axis::log("us", &[22.0, 300.0])), ["20", "50", "100", "200"]);
+        assert_eq!(texts(&Axis::log("ratio", &[0.9, 1.2])), ["1", "1.2"]);
         assert_eq!(texts(&Axis::log("us", &[3.0, 90_000.0])), ["10", "100", "1,000", "10k", "100k"]);
     }
 

@@ -11,7 +11,7 @@ const SIZE: (u32, u32) = (1280, 760);
 const FONT: u32 = 30;
 /// Room on the right for the names of the lines: before the name, and for each of its letters.
 const LABEL_ROOM: (usize, usize) = (48, 17);
-const LABEL_HEIGHT: f64 = 32.0;
+const LABEL_HEIGHT: f64 = 34.0;
 
 // `plotters` writes colours into attributes. These stand for classes, so that the style sheet decides, light and dark.
 const INK: RGBColor = RGBColor(1, 1, 1);
@@ -33,6 +33,17 @@ pub(crate) struct Chart {
     pub y: Axis,
     /// One line for each mode.
     pub series: Vec<Series>,
+    /// How the series are laid out.
+    pub kind: Kind,
+}
+
+/// How the series of a chart are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Lines from left to right, named at their right end.
+    Lines,
+    /// Points named where they are, with the diagonal on which both axes say the same; the axes have one range.
+    Agreement,
 }
 
 /// One mode's line.
@@ -75,8 +86,8 @@ impl Chart {
                             title id={ (self.id) "-t" } { (self.title) }
                             desc id={ (self.id) "-d" } { (self.describe(&placed)) }
                             (PreEscaped(drawn))
-                            (points(&placed))
-                            (labels(&placed))
+                            (points(&placed, self.kind))
+                            (labels(&placed, self.kind))
                         }
                     }
                 }
@@ -120,6 +131,10 @@ impl Chart {
             .x_desc(self.x.label.clone())
             .y_desc(self.y.label.clone())
             .draw()?;
+        if self.kind == Kind::Agreement {
+            let (low, high) = self.x.range;
+            chart.draw_series(LineSeries::new([(low, low), (high, high)], AXIS.stroke_width(3)))?;
+        }
         let mut all = Vec::new();
         for (at, series) in self.series.iter().enumerate() {
             let places: Vec<(&Point, (f64, f64))> = series
@@ -172,14 +187,16 @@ fn series_colour(at: usize) -> RGBColor {
 }
 
 /// Markers, and a larger invisible disc around every point that shows its value.
-fn points(placed: &[Placed<'_>]) -> Markup {
+fn points(placed: &[Placed<'_>], kind: Kind) -> Markup {
+    // Charts of agreement are shown smaller.
+    let size = if kind == Kind::Lines { 10.0 } else { 15.0 };
     html! {
         @for (series, points) in placed {
             g class={ "series points " (series.style.class) } {
                 @for (point, at) in points {
                     g.point {
                         title { (point.hover) }
-                        @if point.marked { path.mark d=(series.style.marker.path(*at, 10.0)) {} }
+                        @if point.marked { path.mark d=(series.style.marker.path(*at, size)) {} }
                         circle.hit cx=(at.0) cy=(at.1) r=(if point.marked { 20 } else { 11 }) {}
                     }
                 }
@@ -189,16 +206,17 @@ fn points(placed: &[Placed<'_>]) -> Markup {
 }
 
 /// The name of each line at its right end, moved apart where they would overlap.
-fn labels(placed: &[Placed<'_>]) -> Markup {
+fn labels(placed: &[Placed<'_>], kind: Kind) -> Markup {
     let ends: Vec<(f64, f64)> = placed.iter().map(|(_, points)| points[points.len() - 1].1).collect();
     let right = ends.iter().map(|end| end.0).fold(0.0, f64::max);
+    let columns: Vec<f64> = ends.iter().map(|end| if kind == Kind::Lines { right } else { end.0 }).collect();
     let heights = spread_apart(&ends.iter().map(|end| end.1).collect::<Vec<f64>>());
     html! {
         g.labels {
-            @for (((series, _), end), y) in placed.iter().zip(&ends).zip(heights) {
+            @for (((series, _), (end, column)), y) in placed.iter().zip(ends.iter().zip(&columns)).zip(heights) {
                 g class={ "series " (series.style.class) } {
-                    path.leader d={ "M" (end.0 + 13.0) " " (end.1) "L" (right + 24.0) " " (format!("{y:.1}")) } {}
-                    text.name x=(right + 30.0) y=(format!("{:.1}", y + 10.0)) { (series.style.name) }
+                    path.leader d={ "M" (end.0 + 13.0) " " (end.1) "L" (column + 24.0) " " (format!("{y:.1}")) } {}
+                    text.name x=(column + 30.0) y=(format!("{:.1}", y + 10.0)) { (series.style.name) }
                 }
             }
         }
@@ -257,7 +275,7 @@ mod tests {
     proptest! {
         #[test]
         fn labels_never_overlap_and_keep_their_order(wishes in prop::collection::vec(30.0..600.0f64, 1..12)) {
-            let heights = spread_apart(&wishes);
+    let heights = spread_apart(&wishes);
             for (a, first) in heights.iter().enumerate() {
                 for (b, second) in heights.iter().enumerate().filter(|(b, _)| *b != a) {
                     prop_assert!((first - second).abs() > LABEL_HEIGHT * 0.99);

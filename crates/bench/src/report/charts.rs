@@ -1,10 +1,11 @@
 //! Which charts a report has, made from rows.
 
 use super::axis::Axis;
-use super::chart::{Chart, Point, Series};
+use super::chart::{Chart, Kind, Point, Series};
 use super::palette::ModeStyle;
+use crate::compare::{LoadPair, ModePair};
 use crate::row::mode_order;
-use crate::table::marks;
+use crate::table::{marks, ratio_text};
 use crate::{Figure, Load, Row, World};
 
 /// One world's charts: latency by percentile for each load, then latency and CPU against load.
@@ -37,6 +38,7 @@ fn by_percentile(rows: &[&Row], world: World, load: Load) -> Chart {
         x: Axis::nines("percentile of requests", largest),
         y: Axis::log("latency, us", &values),
         series,
+        kind: Kind::Lines,
     }
 }
 
@@ -97,5 +99,46 @@ fn against_load(rows: &[&Row], world: World, figure: Figure, title: &str) -> Cha
         x: Axis::linear_tight("requests answered per second", &loads),
         y,
         series,
+        kind: Kind::Lines,
     }
+}
+
+/// For each figure of a comparison that is more than a rate: how each mode's ratio to `base` here and in print agree.
+pub(crate) fn agreement(pair: &LoadPair) -> Vec<Chart> {
+    pair.figures.iter().enumerate().filter_map(|(at, figure)| agreement_of(pair, at, *figure)).collect()
+}
+
+fn agreement_of(pair: &LoadPair, at: usize, figure: Figure) -> Option<Chart> {
+    let ratios = |mode: &ModePair| Some((mode.published_ratios[at]?, mode.measured_ratios[at]?));
+    let modes: Vec<(&ModePair, (f64, f64))> =
+        pair.modes.iter().filter_map(|mode| Some((mode, ratios(mode)?))).collect();
+    // `base` is at 1x on both sides by definition: alone it says nothing.
+    if modes.len() < 2 {
+        return None;
+    }
+    let values: Vec<f64> = modes.iter().flat_map(|(_, (published, here))| [*published, *here]).collect();
+    let point = |mode: &ModePair, (published, here): (f64, f64)| Point {
+        x: published,
+        y: here,
+        hover: format!(
+            "{}: {} {} of base here, {} published",
+            mode.mode,
+            figure.title(),
+            ratio_text(Some(here)),
+            ratio_text(Some(published))
+        ),
+        marked: true,
+    };
+    Some(Chart {
+        id: format!("{}-agreement-{}-{}", pair.world, pair.measured, figure.key().replace('_', "-")),
+        title: format!("{}: ratio to base", figure.title()),
+        caption: "On the diagonal both ratios are the same.".to_owned(),
+        x: Axis::log("published, times base", &values),
+        y: Axis::log("here, times base", &values),
+        series: modes
+            .into_iter()
+            .map(|(mode, ratios)| Series { style: ModeStyle::of(mode.mode), points: vec![point(mode, ratios)] })
+            .collect(),
+        kind: Kind::Agreement,
+    })
 }

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::palette::ModeStyle;
-use super::swatch;
+use super::{charts, swatch};
 use crate::compare::{Agreement, Comparison, LoadPair, ModeRows};
 use crate::table::{
     LISTED, listed, marks, notes, ordered, pair_title, ratio_text, several_worlds, spread_text, value_text,
@@ -179,6 +179,7 @@ pub(super) fn comparison(comparison: &Comparison) -> Markup {
 fn pair_section(pair: &LoadPair) -> Markup {
     html! {
         h3 { (pair_title(pair)) }
+        div.panels.three { @for chart in charts::agreement(pair) { (chart.render()) } }
         div.scroll {
             table.pairs {
                 thead {

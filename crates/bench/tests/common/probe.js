@@ -5,7 +5,7 @@ window.addEventListener("load", () => {
     const box = element.getBoundingClientRect();
     return [box.width, box.height];
   };
-  const charts = [...document.querySelectorAll("figure.chart")].map((figure) => ({
+  const look = (figure) => ({
     id: figure.id,
     size: size(figure.querySelector(".scroll > svg")),
     described: ["title", "desc"].every((name) => figure.querySelector(`svg > ${name}`)?.textContent.length > 10),
@@ -16,7 +16,9 @@ window.addEventListener("load", () => {
     })),
     points: [...figure.querySelectorAll(".point")].filter((point) => point.querySelector("title").textContent && size(point)[0] > 0).length,
     names: [...figure.querySelectorAll("text.name")].map((name) => name.textContent),
-  }));
+  });
+  const charts = [...document.querySelectorAll(".charts figure.chart")].map(look);
+  const agreement = [...document.querySelectorAll(".comparison figure.chart")].map(look);
   const table = document.querySelector("table.sortable");
   const average = [...table.querySelectorAll("thead th")].findIndex((head) => head.textContent.startsWith("avg"));
   table.querySelectorAll("thead th button")[average].click();
@@ -25,6 +27,7 @@ window.addEventListener("load", () => {
   probe.id = "probe";
   probe.textContent = JSON.stringify({
     charts,
+    agreement,
     sorted,
     requests: performance.getEntriesByType("resource").length,
     violations: window.violations,
