@@ -1,0 +1,121 @@
+//! A load: a rate at which requests are sent, or as fast as answers come back.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// How hard the server is driven. Text form: `20k`, `1500`, `1.5m`, `max`; case does not matter.
+///
+/// Loads are ordered by rate, with [`Load::Max`] last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Load {
+    /// Open loop at this many requests per second; never zero.
+    Rate(u64),
+    /// Closed loop: every connection sends its next request when it has its answer.
+    Max,
+}
+
+impl Load {
+    /// Requests per second, unless the load is [`Load::Max`].
+    pub const fn rate(self) -> Option<u64> {
+        match self {
+            Self::Rate(rate) => Some(rate),
+            Self::Max => None,
+        }
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match *self {
+            Self::Rate(rate) if rate % 1_000 == 0 => format!("{}k", rate / 1_000),
+            Self::Rate(rate) => rate.to_string(),
+            Self::Max => "max".to_owned(),
+        };
+        f.pad(&text)
+    }
+}
+
+/// A text that names no load.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no load: write requests per second above zero, such as 20k or 1.5m, or max")]
+pub struct ParseLoadError(String);
+
+impl FromStr for Load {
+    type Err = ParseLoadError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let lower = text.trim().to_ascii_lowercase();
+        if lower == "max" {
+            return Ok(Self::Max);
+        }
+        let (digits, factor) = match lower.strip_suffix(['k', 'm']) {
+            Some(digits) if lower.ends_with('k') => (digits, 1_000),
+            Some(digits) => (digits, 1_000_000),
+            None => (lower.as_str(), 1),
+        };
+        parse_rate(digits, factor).map(Self::Rate).ok_or_else(|| ParseLoadError(text.to_owned()))
+    }
+}
+
+/// `whole[.fraction] * factor`, exactly; `None` unless that is a whole number above zero.
+fn parse_rate(digits: &str, factor: u64) -> Option<u64> {
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    if ![whole, fraction].iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())) {
+        return None;
+    }
+    let fraction = fraction.trim_end_matches('0');
+    let scale = 10u64.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let below = if fraction.is_empty() { 0 } else { fraction.parse::<u64>().ok()?.checked_mul(factor)? };
+    if below % scale != 0 {
+        return None;
+    }
+    whole.parse::<u64>().ok()?.checked_mul(factor)?.checked_add(below / scale).filter(|rate| *rate > 0)
+}
+
+impl TryFrom<String> for Load {
+    type Error = ParseLoadError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<Load> for String {
+    fn from(load: Load) -> Self {
+        load.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn texts() {
+        let read = |text: &str| text.parse::<Load>().ok();
+        assert_eq!(read("20k"), Some(Load::Rate(20_000)));
+        assert_eq!(read("200K"), Some(Load::Rate(200_000)));
+        assert_eq!(read("1.5m"), Some(Load::Rate(1_500_000)));
+        assert_eq!(read("1000000"), Some(Load::Rate(1_000_000)));
+        assert_eq!(read("MAX"), Some(Load::Max));
+        for wrong in ["", "k", "0", "0.0k", "-5", "1.5", "1.2345k", "fast", "20kk", "1e5", "99999999999999999999k"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn max_is_last() {
+        assert!(Load::Rate(u64::MAX) < Load::Max);
+    }
+
+    proptest! {
+        #[test]
+        fn any_rate_is_read_back(rate in 1..u64::MAX) {
+            prop_assert_eq!(Load::Rate(rate).to_string().parse(), Ok(Load::Rate(rate)));
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The sections of the report that are not charts.
+
+use maud::{Markup, html};
+
+use super::palette::ModeStyle;
+use super::{charts, swatch};
+use crate::compare::{Agreement, Comparison, LoadPair, ModeRows};
+use crate::table::{
+    LISTED, listed, marks, notes, ordered, pair_title, ratio_text, several_worlds, spread_text, value_text,
+};
+use crate::{Document, Figure, Load, Row, World, stats};
+use abey_delivery::Mode;
+
+/// Title, machine in one line.
+pub(super) fn header(document: &Document) -> Markup {
+    let facts = document.machine.facts();
+    let short = facts.iter().filter(|(name, _)| ["Processor", "CPUs", "Kernel", "Date"].contains(name));
+    html! {
+        header {
+            p.kicker { "Abey bench" }
+            h1 { (document.setup.server) }
+            p.lead { (short.map(|(_, text)| text.as_str()).collect::<Vec<_>>().join(" · ")) }
+            @for note in &document.notes { p.notice { (note) } }
+        }
+    }
+}
+
+/// The best mode of each kind at each load.
+pub(super) fn glance(rows: &[Row]) -> Markup {
+    let mut keys: Vec<(World, Load)> = rows.iter().map(|row| (row.world, row.load)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let goals = [Figure::Avg, Figure::P99, Figure::CpuPercent, Figure::Qps];
+    html! {
+        section {
+            h2 { "At a glance" }
+            div.tiles {
+                @for (world, load) in keys {
+                    div.tile {
+                        h3 { @if several_worlds(rows) { (world) " " } (load) @if load != Load::Max { " requests/s" } }
+                        dl {
+                            @for goal in goals {
+                                // At a fixed rate the throughput is the load.
+                                @if (goal == Figure::Qps) == (load == Load::Max) || goal == Figure::Avg || goal == Figure::P99 {
+                                    (best(rows, world, load, goal))
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn best(rows: &[Row], world: World, load: Load, goal: Figure) -> Markup {
+    let mut here: Vec<(&Row, f64)> = rows
+        .iter()
+        .filter(|row| (row.world, row.load) == (world, load))
+        .filter_map(|row| Some((row, row.figures.get(goal)?)))
+        .collect();
+    here.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+    let best = if goal == Figure::Qps { here.last() } else { here.first() };
+    let name = match goal {
+        Figure::Avg => "lowest average",
+        Figure::P99 => "lowest p99",
+        Figure::CpuPercent => "least CPU",
+        _ => "most requests",
+    };
+    let unit = match goal {
+        Figure::Qps => "/s",
+        Figure::CpuPercent => " %",
+        _ => " us",
+    };
+    html! {
+        @if let Some((row, value)) = best {
+            dt { (name) }
+            dd {
+                b class={ "mode " (ModeStyle::of(row.mode).class) } { (row.mode) } (marks(row)) " "
+                span.value { (goal.text(*value)) (unit) }
+                @if row.mode != Mode::Base {
+                    @if let Some(ratio) = stats::find(rows, world, Mode::Base, load)
+                        .and_then(|base| stats::ratio(&row.figures, &base.figures, goal)) {
+                        " " span.ratio { (ratio_text(Some(ratio))) " base" }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The whole table.
+pub(super) fn table(rows: &[Row]) -> Markup {
+    let worlds = several_worlds(rows);
+    let ordered = ordered(rows);
+    html! {
+        section {
+            h2 { "Results" }
+            div.scroll {
+                table.sortable {
+                    caption { "Latency counts from the intended send time. " }
+                    thead {
+                        tr {
+                            @if worlds { th scope="col" { "world" } }
+                            th scope="col" { "load" }
+                            th scope="col" { "mode" }
+                            @for figure in Figure::ALL {
+                                th.number scope="col" title=(figure.describe()) {
+                                    (figure.heading().0) br; small { (figure.heading().1) }
+                                }
+                            }
+                            th.number scope="col" title="runs behind the medians" { "runs" }
+                        }
+                    }
+                    tbody {
+                        @for (at, row) in ordered.iter().enumerate() {
+                            (table_row(row, worlds, at > 0 && ordered[at - 1].load != row.load))
+                        }
+                    }
+                }
+            }
+            ul.notes { @for note in notes(rows) { li { (note) } } }
+        }
+    }
+}
+
+/// One row; the first of a load is set off from the load before.
+fn table_row(row: &Row, worlds: bool, new_load: bool) -> Markup {
+    let style = ModeStyle::of(row.mode);
+    let load = row.load.rate().unwrap_or(u64::MAX);
+    html! {
+        tr class=[new_load.then_some("new")] {
+            @if worlds { td { (row.world) } }
+            td data-value=(load) { (row.load) }
+            th scope="row" class=(style.class) { (swatch(&style)) (row.mode) @if !marks(row).is_empty() { " " span.marks { (marks(row)) } } }
+            @for figure in Figure::ALL {
+                td.number data-value=[row.figures.get(figure)] {
+                    (value_text(Some(&row.figures), figure))
+                    @if !spread_text(row, figure).is_empty() { " " small.spread { (spread_text(row, figure)) } }
+                }
+            }
+            td.number data-value=(row.runs) { (row.runs) }
+        }
+    }
+}
+
+/// Measured beside published.
+pub(super) fn comparison(comparison: &Comparison) -> Markup {
+    html! {
+        section.comparison {
+            h2 { "Beside the published figures" }
+            p { b { (comparison.title) } ". " (comparison.about) }
+            p {
+                "Absolute figures come from other hardware. What can agree is the order of the modes and the ratio of each to "
+                b { "base" } ", at a load where the server is about as busy: each measured rate stands beside the published "
+                "rate at which " b { "base" } " used the CPU most nearly as much."
+            }
+            @for pair in &comparison.pairs { (pair_section(pair)) }
+            details {
+                summary { "Every published load of the measured modes" }
+                div.scroll {
+                    table {
+                        thead {
+                            tr {
+                                th scope="col" { "mode" }
+                                th scope="col" { "source" }
+                                th.number scope="col" { "load" }
+                                @for figure in LISTED { th.number scope="col" { (figure.title()) } }
+                            }
+                        }
+                        @for mode in &comparison.modes { (mode_body(mode)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn pair_section(pair: &LoadPair) -> Markup {
+    html! {
+        h3 { (pair_title(pair)) }
+        div.panels.three { @for chart in charts::agreement(pair) { (chart.render()) } }
+        div.scroll {
+            table.pairs {
+                thead {
+                    tr {
+                        th scope="col" rowspan="2" { "mode" }
+                        @for figure in &pair.figures { th.group scope="colgroup" colspan="4" { (figure.title()) } }
+                    }
+                    tr {
+                        @for _ in &pair.figures {
+                            th.number.first scope="col" { "here" }
+                            th.number scope="col" { "published" }
+                            th.number scope="col" { "here" br; small { "to base" } }
+                            th.number scope="col" { "published" br; small { "to base" } }
+                        }
+                    }
+                }
+                tbody {
+                    @for mode in &pair.modes {
+                        tr {
+                            th scope="row" class=(ModeStyle::of(mode.mode).class) { (swatch(&ModeStyle::of(mode.mode))) (mode.mode) }
+                            @for (at, figure) in pair.figures.iter().enumerate() {
+                                td.number.first { (value_text(Some(&mode.measured), *figure)) }
+                                td.number { (value_text(mode.published.as_ref(), *figure)) }
+                                td.number.ratio { (ratio_text(mode.measured_ratios[at])) }
+                                td.number.ratio { (ratio_text(mode.published_ratios[at])) }
+                            }
+                        }
+                    }
+                }
+                tfoot {
+                    tr {
+                        th scope="row" { "same order" }
+                        @for order in &pair.orders { td.order colspan="4" { (order_words(*order)) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn order_words(order: Agreement) -> String {
+    match order.of {
+        0 => "no two modes differ by more than 5 % on both sides".to_owned(),
+        of => format!("{} of {of} pairs of modes", order.same),
+    }
+}
+
+fn mode_body(mode: &ModeRows) -> Markup {
+    html! {
+        tbody {
+            @for (source, load, figures) in listed(mode) {
+                tr class=[(source != "published").then_some("measured")] {
+                    th scope="row" { (mode.mode) }
+                    td { (source) }
+                    td.number { (load) }
+                    @for figure in LISTED { td.number { (value_text(Some(&figures), figure)) } }
+                }
+            }
+            @if mode.published.is_empty() { tr { th scope="row" { (mode.mode) } td colspan="9" { "not published" } } }
+        }
+    }
+}
+
+/// Machine, method, proof, command.
+pub(super) fn method(document: &Document) -> Markup {
+    let setup = &document.setup;
+    let seconds = |ms: u64| format!("{} s", ms as f64 / 1_000.0);
+    html! {
+        section.columns {
+            div {
+                h2 { "Machine" }
+                dl.facts { @for (name, text) in document.machine.facts() { dt { (name) } dd { (text) } } }
+            }
+            div {
+                h2 { "How it was measured" }
+                dl.facts {
+                    dt { "Server" } dd { (setup.server) }
+                    dt { "Load" } dd { (setup.client) }
+                    dt { "Runs" }
+                    dd {
+                        (setup.repetitions) " of each mode at each load, " (seconds(setup.run_ms)) " each after "
+                        (seconds(setup.warmup_ms)) " of warm-up; medians, with half the range between runs as the spread"
+                    }
+                    dt { "Order" } dd { "runs of different modes interleaved at random, seed " code { (document.seed) } }
+                    dt { "Latency" }
+                    dd { "open loop: counted from the time a request was meant to leave, so a stalled server is not forgiven; max is a closed loop" }
+                    dt { "Active" } dd { "a row counts only after counters proved its mode at work" }
+                }
+            }
+        }
+        (proofs(&document.rows))
+        section {
+            h2 { "Command" }
+            pre.command { code { (setup.command) } }
+        }
+    }
+}
+
+fn proofs(rows: &[Row]) -> Markup {
+    let proved: Vec<(&Row, &String)> =
+        ordered(rows).into_iter().filter_map(|row| Some((row, row.proof.as_ref()?))).collect();
+    html! {
+        @if !proved.is_empty() {
+            section {
+                details {
+                    summary { "What proved each mode active" }
+                    div.scroll {
+                        table {
+                            thead { tr { th scope="col" { "load" } th scope="col" { "mode" } th scope="col" { "counters" } } }
+                            tbody {
+                                @for (row, proof) in proved {
+                                    tr { td { (row.load) } th scope="row" { (row.mode) } td { (proof) } }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The table of results, for a terminal and as Markdown.
+
+use comfy_table::{CellAlignment, LineStyle, Table, presets};
+
+use crate::compare::{Comparison, LoadPair, ModeRows};
+use crate::{Figure, Figures, Load, Row};
+
+/// Figures whose spread is shown in the terminal; with all of them the table would be too wide for one.
+const SPREAD_SHOWN: [Figure; 4] = [Figure::Qps, Figure::Avg, Figure::P99, Figure::CpuPercent];
+
+/// The table for a terminal, at most 140 columns wide, with notes below it; ends in a line feed.
+pub fn terminal(rows: &[Row]) -> String {
+    let mut table = new_table(&headings(rows), 2 + usize::from(several_worlds(rows)));
+    let mut before: Option<&Row> = None;
+    for row in ordered(rows) {
+        // A blank line between loads: rows within one load are what is compared.
+        if before.is_some_and(|before| (before.world, before.load) != (row.world, row.load)) {
+            table.add_row([""]);
+        }
+        table.add_row(cells(rows, row, |figure| padded_spread(rows, row, figure)));
+        before = Some(row);
+    }
+    with_notes(finish(&table), &notes(rows), "")
+}
+
+/// The table as Markdown, with notes as a list below it; ends in a line feed.
+pub fn markdown(rows: &[Row]) -> String {
+    let headings: Vec<String> = headings(rows).iter().map(|heading| escape(&heading.replace('\n', " "))).collect();
+    let text = 2 + usize::from(several_worlds(rows));
+    let mut out = markdown_line(&headings);
+    let rule: Vec<String> = (0..headings.len()).map(|at| if at < text { "---" } else { "---:" }.to_owned()).collect();
+    out += &markdown_line(&rule);
+    for row in ordered(rows) {
+        let cells: Vec<String> =
+            cells(rows, row, |figure| spread_text(row, figure)).iter().map(|cell| escape(cell.trim_end())).collect();
+        out += &markdown_line(&cells);
+    }
+    with_notes(out + "\n", &notes(rows), "- ")
+}
+
+/// The rows in the order of the table: world, load, mode.
+pub fn ordered(rows: &[Row]) -> Vec<&Row> {
+    let mut rows: Vec<&Row> = rows.iter().collect();
+    rows.sort_by_key(|row| row.order());
+    rows
+}
+
+/// What has to be said below the table: columns that are blank, rows that are marked, notes of runs.
+pub fn notes(rows: &[Row]) -> Vec<String> {
+    let none =
+        |figures: &[Figure]| rows.iter().all(|row| figures.iter().all(|figure| row.figures.get(*figure).is_none()));
+    let mut notes = Vec::new();
+    if rows.is_empty() {
+        return vec!["nothing was measured".to_owned()];
+    }
+    if none(&[Figure::Cycles, Figure::Instructions]) {
+        notes.push("cycles and instructions: this machine has no hardware counters".to_owned());
+    }
+    let blank: Vec<&str> = Figure::ALL
+        .into_iter()
+        .filter(|figure| !matches!(figure, Figure::Cycles | Figure::Instructions) && none(&[*figure]))
+        .map(Figure::describe)
+        .collect();
+    if !blank.is_empty() {
+        notes.push(format!("not measured: {}", blank.join(", ")));
+    }
+    if rows.iter().any(|row| row.client_bound) {
+        notes.push("* client-bound: the load generator used more than 95 % of its CPU and may be the limit".to_owned());
+    }
+    if rows.iter().any(|row| !row.active) {
+        notes.push("! not proved active: the counters do not show that this mode was at work".to_owned());
+    }
+    if rows.iter().any(|row| Figure::WITH_SPREAD.iter().any(|figure| row.spreads.get(*figure).is_some())) {
+        notes.push("medians of runs; ± is half the range between runs, in percent of the median".to_owned());
+    }
+    for row in ordered(rows) {
+        notes.extend(row.notes.iter().map(|note| format!("{} at {}: {note}", row.mode, row.load)));
+    }
+    notes
+}
+
+/// The marks of a row, explained by [`notes`]: `*` client-bound, `!` not proved active.
+pub fn marks(row: &Row) -> &'static str {
+    match (row.active, row.client_bound) {
+        (true, false) => "",
+        (true, true) => "*",
+        (false, false) => "!",
+        (false, true) => "!*",
+    }
+}
+
+/// The spread of a figure as `±4%`; empty where there is none or it rounds to zero.
+pub fn spread_text(row: &Row, figure: Figure) -> String {
+    match row.figures.get(figure).and(row.spreads.get(figure)) {
+        Some(spread) if spread >= 0.005 => format!("±{:.0}%", spread * 100.0),
+        _ => String::new(),
+    }
+}
+
+/// Measured figures beside published ones, for a terminal; ends in a line feed.
+pub fn comparison(comparison: &Comparison) -> String {
+    let mut out = format!("Beside the published table: {}\n{}\n", comparison.title, comparison.about);
+    for pair in &comparison.pairs {
+        out += &format!("\n{}\n", pair_title(pair));
+        out += &pair_table(pair);
+        out += &format!("{}\n", order_text(pair));
+    }
+    out += "\nEvery published load of the measured modes\n";
+    out + &published_table(&comparison.modes)
+}
+
+/// What is compared with what: "linux 20k beside published 200k (base uses 19 % and 25 % of the CPU)".
+pub fn pair_title(pair: &LoadPair) -> String {
+    let alike = match pair.base_cpu {
+        Some((here, there)) => format!(" (base uses {here:.0} % and {there:.0} % of the CPU)"),
+        None => String::new(),
+    };
+    format!("{} {} beside published {}{alike}", pair.world, pair.measured, pair.published)
+}
+
+/// How alike the orders are: "same order of modes: avg 9 of 10 pairs, ...".
+pub fn order_text(pair: &LoadPair) -> String {
+    let parts: Vec<String> = pair
+        .figures
+        .iter()
+        .zip(&pair.orders)
+        .filter(|(_, order)| order.of > 0)
+        .map(|(figure, order)| format!("{} {} of {}", figure.title(), order.same, order.of))
+        .collect();
+    if parts.is_empty() {
+        return "no two modes differ by more than 5 % on both sides, so there is no order to compare".to_owned();
+    }
+    format!("pairs of modes in the same order: {} (pairs closer than 5 % left out)", parts.join(", "))
+}
+
+/// Figures side by side in one table of the terminal; more would be too wide.
+const PAIRED: usize = 3;
+
+fn pair_table(pair: &LoadPair) -> String {
+    let mut out = String::new();
+    for (chunk, figures) in pair.figures.chunks(PAIRED).enumerate() {
+        let mut headings = vec!["mode\n".to_owned()];
+        for figure in figures {
+            headings.extend([format!("{}\nhere", figure.title()), "\npubl.".to_owned()]);
+            headings.extend(["to base\nhere".to_owned(), "\npubl.".to_owned()]);
+        }
+        let mut table = new_table(&headings, 1);
+        for mode in &pair.modes {
+            let mut cells = vec![mode.mode.to_string()];
+            for (at, figure) in figures.iter().enumerate() {
+                cells.push(value_text(Some(&mode.measured), *figure));
+                cells.push(value_text(mode.published.as_ref(), *figure));
+                cells.push(ratio_text(mode.measured_ratios[chunk * PAIRED + at]));
+                cells.push(ratio_text(mode.published_ratios[chunk * PAIRED + at]));
+            }
+            table.add_row(cells);
+        }
+        out += &finish(&table);
+    }
+    out
+}
+
+/// Columns of the side-by-side listing.
+pub(crate) const LISTED: [Figure; 7] =
+    [Figure::Qps, Figure::Avg, Figure::P95, Figure::P99, Figure::CpuPercent, Figure::Cycles, Figure::Instructions];
+
+fn published_table(modes: &[ModeRows]) -> String {
+    let mut headings = vec!["mode".to_owned(), "source".to_owned(), "load".to_owned()];
+    headings.extend(LISTED.map(Figure::title));
+    let mut table = new_table(&headings, 3);
+    for (at, mode) in modes.iter().enumerate() {
+        if at > 0 {
+            table.add_row([""]);
+        }
+        for (source, load, figures) in listed(mode) {
+            let mut cells = vec![mode.mode.to_string(), source, load.to_string()];
+            cells.extend(LISTED.map(|figure| value_text(Some(&figures), figure)));
+            table.add_row(cells);
+        }
+        if mode.published.is_empty() {
+            table.add_row([mode.mode.to_string(), "not published".to_owned()]);
+        }
+    }
+    finish(&table)
+}
+
+/// The rows of one mode in the side-by-side listing: source, load, figures.
+pub(crate) fn listed(mode: &ModeRows) -> Vec<(String, Load, Figures)> {
+    let measured = mode.measured.iter().map(|row| (format!("here, {}", row.world), row.load, row.figures));
+    let published = mode.published.iter().map(|row| ("published".to_owned(), row.load, row.figures));
+    measured.chain(published).collect()
+}
+
+/// A figure, or nothing.
+pub(crate) fn value_text(figures: Option<&Figures>, figure: Figure) -> String {
+    figures.and_then(|figures| figures.get(figure)).map(|value| figure.text(value)).unwrap_or_default()
+}
+
+/// A ratio as `0.73x`, or nothing.
+pub(crate) fn ratio_text(ratio: Option<f64>) -> String {
+    ratio.map(|ratio| format!("{}x", crate::figure::short(ratio))).unwrap_or_default()
+}
+
+pub(crate) fn several_worlds(rows: &[Row]) -> bool {
+    rows.iter().any(|row| row.world != rows[0].world)
+}
+
+fn headings(rows: &[Row]) -> Vec<String> {
+    let mut headings: Vec<String> = several_worlds(rows).then(|| "world".to_owned()).into_iter().collect();
+    headings.extend(["load".to_owned(), "mode".to_owned()]);
+    headings.extend(Figure::ALL.map(|figure| {
+        let (name, unit) = figure.heading();
+        format!("{name}\n{unit}").trim_end().to_owned()
+    }));
+    headings
+}
+
+fn cells(rows: &[Row], row: &Row, spread: impl Fn(Figure) -> String) -> Vec<String> {
+    let mut cells: Vec<String> = several_worlds(rows).then(|| row.world.to_string()).into_iter().collect();
+    cells.extend([row.load.to_string(), format!("{} {}", row.mode, marks(row)).trim_end().to_owned()]);
+    cells.extend(Figure::ALL.map(|figure| match spread(figure) {
+        spread if spread.is_empty() => value_text(Some(&row.figures), figure),
+        spread => format!("{} {spread}", value_text(Some(&row.figures), figure)),
+    }));
+    cells
+}
+
+/// The spread as wide as the widest of its column, so that the figures before it stay aligned.
+fn padded_spread(rows: &[Row], row: &Row, figure: Figure) -> String {
+    if !SPREAD_SHOWN.contains(&figure) {
+        return String::new();
+    }
+    let width = rows.iter().map(|row| spread_text(row, figure).chars().count()).max().unwrap_or(0);
+    format!("{:width$}", spread_text(row, figure))
+}
+
+/// A table without vertical lines whose first `text` columns are flush left and all others flush right.
+fn new_table(headings: &[String], text: usize) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('─').junction('─')));
+    table.set_header(headings);
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 1));
+        column.set_cell_alignment(if at < text { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    table
+}
+
+fn finish(table: &Table) -> String {
+    format!("{}\n", table.trim_fmt())
+}
+
+fn with_notes(mut out: String, notes: &[String], bullet: &str) -> String {
+    for note in notes {
+        out += &format!("{bullet}{note}\n");
+    }
+    out
+}
+
+fn markdown_line(cells: &[String]) -> String {
+    format!("| {} |\n", cells.join(" | "))
+}
+
+/// A cell's text where a pipe or a star of its own must not read as markup.
+fn escape(text: &str) -> String {
+    text.replace('|', "\\|").replace('*', "\\*")
+}

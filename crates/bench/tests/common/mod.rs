@@ -1,0 +1,105 @@
+//! A made-up bench for tests and for eyes. No figure in it was measured.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use abey_bench::row::CURVE_PERCENTILES;
+use abey_bench::{CurvePoint, Document, Figures, Load, Machine, Run, Setup, World, stats};
+
+/// Mode, average, p99 and CPU at the low load, and the same at the high one.
+const MODES: [(&str, [f64; 3], [f64; 3]); 6] = [
+    ("base", [30.1, 63.0, 19.0], [36.2, 80.0, 46.0]),
+    ("defer50", [78.4, 131.0, 16.0], [86.0, 144.0, 38.0]),
+    ("napibusy", [81.0, 249.0, 53.0], [51.3, 248.0, 91.0]),
+    ("fullbusy", [22.3, 69.0, 99.0], [24.1, 74.0, 100.0]),
+    ("suspend20", [52.2, 116.0, 41.0], [59.0, 168.0, 87.0]),
+    ("threaded", [35.0, 72.0, 28.0], [64.1, 226.0, 76.0]),
+];
+
+/// Three made-up runs of each of six modes at these loads, of which those up to 20k are the low ones; `max` gets ten times the latency of the high load.
+pub(crate) fn runs(loads: &[&str]) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for repetition in 0..3u32 {
+        for (mode, low, high) in MODES {
+            for load in loads {
+                let load: Load = load.parse().expect("a load");
+                let [avg, p99, cpu] = if load.rate().is_some_and(|rate| rate <= 20_000) { low } else { high };
+                let factor = 1.0 + f64::from(repetition) * 0.02 + if load == Load::Max { 9.0 } else { 0.0 };
+                let qps = load.rate().map_or(140_000.0 - avg * 300.0, |rate| rate as f64 - 3.0) - f64::from(repetition);
+                runs.push(run(
+                    mode,
+                    load,
+                    [avg * factor, p99 * factor, (cpu * (1.0 + f64::from(repetition) * 0.01)).min(100.0)],
+                    qps,
+                ));
+            }
+        }
+    }
+    runs
+}
+
+fn run(mode: &str, load: Load, [avg, p99, cpu]: [f64; 3], qps: f64) -> Run {
+    // A smooth line through the median (a little below the average) and p99.
+    let median = avg * 0.93;
+    let growth = (p99 / median).ln() / (50f64).ln();
+    let at = |percentile: f64| {
+        let rarer = 50.0 / (100.0 - percentile);
+        let bend = if percentile < 50.0 { 0.35 } else { 1.0 };
+        median * rarer.powf(growth * bend)
+    };
+    Run {
+        world: World::Linux,
+        mode: mode.parse().expect("a mode"),
+        load,
+        figures: Figures {
+            qps: Some(qps),
+            avg_us: Some(avg),
+            p50_us: Some(at(50.0)),
+            p95_us: Some(at(95.0)),
+            p99_us: Some(at(99.0)),
+            p999_us: Some(at(99.9)),
+            cpu_percent: Some(cpu),
+            cpu_us_per_query: Some(cpu * 1e4 / qps),
+            wakeups_per_s: Some(qps * 0.4),
+            context_switches_per_query: Some(0.41),
+            system_calls_per_query: Some(3.02),
+            ..Figures::default()
+        },
+        curve: CURVE_PERCENTILES
+            .into_iter()
+            .filter(|percentile| *percentile <= 99.99)
+            .map(|percentile| CurvePoint { percentile, us: at(percentile) })
+            .collect(),
+        active: true,
+        proof: Some(format!("{qps:.0} packets, made up")),
+        client_bound: load == Load::Max && mode == "fullbusy",
+        notes: Vec::new(),
+    }
+}
+
+/// A whole made-up document, labelled as such wherever a reader looks.
+pub(crate) fn document(loads: &[&str]) -> Document {
+    Document {
+        rows: stats::aggregate(&runs(loads)),
+        machine: Machine {
+            cpu_model: Some("Sample CPU @ 3.00GHz".to_owned()),
+            cpus: Some(2),
+            kernel: Some("6.18.0-sample".to_owned()),
+            hypervisor: Some(true),
+            memory_bytes: Some(8 << 30),
+            testbed: "veth pair between two namespaces, GRO on, TSO off at the sender".to_owned(),
+            hardware_counters: false,
+            date: "2026-01-01 12:00 UTC".to_owned(),
+        },
+        seed: 0xABE1,
+        setup: Setup {
+            command: "abey bench --loads 20k,50k --compare reference".to_owned(),
+            server: "sample server with made-up figures".to_owned(),
+            client: "GET, 20 connections, Poisson arrivals, from CPU 0".to_owned(),
+            run_ms: 1_000,
+            warmup_ms: 250,
+            repetitions: 3,
+            abey_version: "0.1.0".to_owned(),
+        },
+        notes: vec!["Sample data: every figure in this report is made up. Nothing was measured.".to_owned()],
+    }
+}
