@@ -1,13 +1,337 @@
-//! `abey load`.
+//! `abey load`: one load against one server; a table or a JSON row.
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use abey_delivery::Nanos;
+use abey_load::{
+    Arrivals, Config, Load, LoadError, Memcached, Options, Rate, Report, RequestResponse, RunConfig, SizeDist,
+    Transport, Workload, pin_to_cpus,
+};
+use clap::{Subcommand, ValueEnum};
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::Failure;
 
-/// (being built)
+/// Send requests at a given rate, whether or not the server keeps up, and measure latency from intended send times.
+///
+/// Ctrl-C ends the run early with exit status 130 and prints no result.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    #[command(subcommand)]
+    protocol: ProtocolArgs,
+}
 
-pub(crate) fn run(_args: Args) -> Result<ExitCode, Failure> {
-    Err(Failure::usage("not built yet"))
+#[derive(Subcommand)]
+enum ProtocolArgs {
+    /// `get` and `set` over memcached's text protocol (TCP); the key space is stored first.
+    Memcached {
+        #[command(flatten)]
+        common: Common,
+        /// Connections.
+        #[arg(long, default_value_t = 20)]
+        connections: usize,
+        /// Share of requests that are `set`.
+        #[arg(long, value_name = "RATIO", default_value_t = 0.03)]
+        sets: f64,
+        /// Number of keys.
+        #[arg(long, value_parser = parse_count, default_value = "10k")]
+        keys: usize,
+        /// Key size in bytes, or `etc` for Facebook's ETC distribution.
+        #[arg(long, value_name = "BYTES|etc", default_value = "30")]
+        key_size: SizeDist,
+        /// Value size in bytes, or `etc` for Facebook's ETC distribution.
+        #[arg(long, value_name = "BYTES|etc", default_value = "200")]
+        value_size: SizeDist,
+    },
+    /// Requests and responses of fixed sizes over TCP or UDP, as netperf's TCP_RR and UDP_RR.
+    Rr {
+        #[command(flatten)]
+        common: Common,
+        /// UDP instead of TCP.
+        #[arg(long)]
+        udp: bool,
+        /// Bytes of each request.
+        #[arg(long, value_name = "BYTES", default_value_t = 1)]
+        request_size: usize,
+        /// Bytes of each response.
+        #[arg(long, value_name = "BYTES", default_value_t = 1)]
+        response_size: usize,
+        /// Flows: TCP connections, or UDP sockets.
+        #[arg(long, default_value_t = 20)]
+        flows: usize,
+    },
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// Address and port of the server.
+    #[arg(value_name = "ADDR:PORT")]
+    target: String,
+    /// Requests per second (`500`, `50k`, `1.2M`), or `max`: a closed loop.
+    #[arg(long, default_value = "20k")]
+    rate: Rate,
+    /// Threads that share the connections.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Requests outstanding on one connection; further ones wait, and their latency counts from when they were due.
+    #[arg(long, default_value_t = 1)]
+    depth: usize,
+    /// When requests are due.
+    #[arg(long, value_enum, default_value_t = ArrivalsArg::Poisson)]
+    arrivals: ArrivalsArg,
+    /// How long to measure.
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    duration: Nanos,
+    /// Load before the measurement.
+    #[arg(long, value_name = "TIME", default_value = "500ms")]
+    warmup: Nanos,
+    /// How long the server may be silent before the run fails.
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    timeout: Nanos,
+    /// The same seed gives the same send times, keys and sizes.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Run on these CPUs only.
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    cpu: Vec<usize>,
+    /// One JSON document on standard output.
+    #[arg(long)]
+    json: bool,
+    /// With --json: add the latency at every percentile, for charts.
+    #[arg(long, requires = "json")]
+    curve: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ArrivalsArg {
+    Poisson,
+    Even,
+}
+
+/// The status of a run that Ctrl-C ended: 128 + SIGINT, as shells have it.
+const INTERRUPTED: u8 = 130;
+
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let (common, workload, connections) = args.protocol.split();
+    let target = resolve(&common.target)?;
+    let options = Options {
+        connections,
+        threads: common.threads,
+        depth: common.depth,
+        timeout: common.timeout.into(),
+        ..Options::new(target, workload)
+    };
+    let config = Config::new(options).map_err(Failure::usage)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let run = common.run_config(Arc::clone(&stop)).map_err(Failure::usage)?;
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second Ctrl-C ends the program at once, should the first not do.
+        signal_hook::flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
+    }
+    let bar = Bar::start(common.warmup, common.duration); // not on the generator's CPUs
+    if !common.cpu.is_empty() {
+        pin_to_cpus(&common.cpu).map_err(Failure::usage)?;
+    }
+    let result = Load::connect(&config).and_then(|mut load| {
+        bar.begin();
+        load.run(&run, &mut |_| {})
+    });
+    bar.end();
+    match result {
+        Ok(report) => {
+            print(report, &common);
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(LoadError::Stopped) => {
+            eprintln!("abey: interrupted before the end of the measurement: no result");
+            Ok(ExitCode::from(INTERRUPTED))
+        }
+        Err(_) if stop.load(Ordering::Relaxed) => Ok(ExitCode::from(INTERRUPTED)),
+        Err(error) => Err(Failure::check(error)),
+    }
+}
+
+impl ProtocolArgs {
+    fn split(self) -> (Common, Workload, usize) {
+        match self {
+            Self::Memcached { common, connections, sets, keys, key_size, value_size } => {
+                let mix = Memcached { set_ratio: sets, keys, key_size, value_size };
+                (common, Workload::Memcached(mix), connections)
+            }
+            Self::Rr { common, udp, request_size, response_size, flows } => {
+                let transport = if udp { Transport::Udp } else { Transport::Tcp };
+                let exchange =
+                    RequestResponse { transport, request_bytes: request_size, response_bytes: response_size };
+                (common, Workload::RequestResponse(exchange), flows)
+            }
+        }
+    }
+}
+
+impl Common {
+    fn run_config(&self, stop: Arc<AtomicBool>) -> Result<RunConfig, abey_load::ConfigError> {
+        let arrivals = match self.arrivals {
+            ArrivalsArg::Poisson => Arrivals::Poisson,
+            ArrivalsArg::Even => Arrivals::Even,
+        };
+        let run = RunConfig::new(self.rate, self.duration.into())?.warmup(self.warmup.into())?;
+        Ok(run.arrivals(arrivals).seed(self.seed).stop_flag(stop))
+    }
+}
+
+fn resolve(target: &str) -> Result<SocketAddr, Failure> {
+    let hint = "write an address and a port, such as 127.0.0.1:11211 or [::1]:11211";
+    let mut addresses = target
+        .to_socket_addrs()
+        .map_err(|error| Failure::usage(format!("`{target}` is no address ({error}): {hint}")))?;
+    addresses.next().ok_or_else(|| Failure::usage(format!("`{target}` has no address: {hint}")))
+}
+
+/// A count with an optional suffix: `500`, `10k`, `1M`.
+fn parse_count(text: &str) -> Result<usize, String> {
+    let (number, scale) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 1_000),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 1_000_000),
+        _ => (text, 1),
+    };
+    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    let count = number.parse::<usize>().ok().filter(|_| digits).and_then(|count| count.checked_mul(scale));
+    count.ok_or_else(|| format!("`{text}` is not a count: write a whole number such as 500, 10k or 1M"))
+}
+
+fn print(mut report: Report, common: &Common) {
+    if !common.curve {
+        report.latency_by_percentile.clear();
+    }
+    if common.json {
+        println!("{}", serde_json::json!({ "rows": [report] }));
+    } else {
+        println!("{}", table(&report));
+        for note in notes(&report) {
+            println!("{note}");
+        }
+    }
+}
+
+fn table(report: &Report) -> Table {
+    let figure = |value: Option<f64>| value.map_or("-".to_owned(), |us| format!("{us:.1}"));
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "load",
+        "qps",
+        "avg",
+        "p50",
+        "p90",
+        "p95",
+        "p99",
+        "p99.9",
+        "max",
+        "send lag p50",
+        "p99",
+        "client %",
+    ]);
+    let lag = report.send_lag_us;
+    let mut cells = vec![report.load.clone(), format!("{:.0}", report.qps)];
+    cells.extend(
+        [
+            report.avg_us,
+            report.p50_us,
+            report.p90_us,
+            report.p95_us,
+            report.p99_us,
+            report.p999_us,
+            report.max_us,
+            lag.map(|lag| lag.p50),
+            lag.map(|lag| lag.p99),
+            Some(report.client_cpu_percent),
+        ]
+        .map(figure),
+    );
+    table.add_row(cells);
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// What the figures alone do not say.
+fn notes(report: &Report) -> Vec<String> {
+    let mut notes = vec![format!(
+        "latency in us from {} send times, {} samples in {:.1} s; {} to {}, {} connections, depth {}, seed {}",
+        if report.requested_qps.is_some() { "intended" } else { "actual" },
+        report.count,
+        report.duration_s,
+        report.protocol,
+        report.target,
+        report.connections,
+        report.depth,
+        report.seed
+    )];
+    if report.misses > 0 {
+        notes.push(format!(
+            "{} of {} gets missed: the server forgets keys (too little memory?)",
+            report.misses, report.gets
+        ));
+    }
+    if report.errors > 0 {
+        notes.push(format!("{} requests were lost: nothing answered within 1 s", report.errors));
+    }
+    if report.queued * 100 > report.count {
+        notes.push(format!("{} requests waited for a connection: use more, or a greater --depth", report.queued));
+    }
+    if report.unsent > 0 {
+        notes.push(format!(
+            "{} requests were due but not sent before the end: above what {} can do",
+            report.unsent,
+            if report.client_bound { "the generator" } else { "the server" }
+        ));
+    }
+    if report.client_bound {
+        notes.push("client-bound: the generator limited this run; use more --threads or a lower --rate".to_owned());
+    }
+    notes
+}
+
+/// A progress bar on standard error, if that is a terminal; drawn by a thread of its own.
+struct Bar {
+    bar: ProgressBar,
+    total: Duration,
+}
+
+impl Bar {
+    fn start(warmup: Nanos, duration: Nanos) -> Self {
+        let total = Duration::from(warmup) + Duration::from(duration);
+        let bar = ProgressBar::new(total.as_millis() as u64);
+        let style = ProgressStyle::with_template("{msg:10} [{bar:40}] {percent:>3} %").expect("a template that parses");
+        bar.set_style(style.progress_chars("=> "));
+        bar.set_message("connecting");
+        Self { bar, total }
+    }
+
+    /// Counts from here.
+    fn begin(&self) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        let (bar, total, start) = (self.bar.clone(), self.total, Instant::now());
+        std::thread::spawn(move || {
+            bar.set_message("measuring");
+            while !bar.is_finished() && start.elapsed() < total {
+                bar.set_position(start.elapsed().as_millis() as u64);
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
 }

@@ -1,0 +1,450 @@
+//! One run of one thread: sends what is due, receives what has come, spins or sleeps between; and keeps the books.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rustix::event::epoll::EventFlags;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::config::{Rate, RunConfig};
+use crate::connection::{Answer, Request};
+use crate::engine::{Engine, Events, Stop, no_events};
+use crate::error::LoadError;
+use crate::load::Phase;
+use crate::rr::LOST_AFTER;
+use crate::schedule::{Schedule, random_stream};
+use crate::tally::Tally;
+
+const MS: u64 = 1_000_000;
+/// The thread sleeps only if nothing is due for longer than this, ns, and wakes so much before it.
+const SLEEP_ABOVE: u64 = MS / 2;
+const WAKE_BEFORE: u64 = 3 * MS / 10;
+/// While requests are outstanding the thread spins, so that waking up is not measured as latency; but for no longer
+/// than this since something last happened, ns.
+const SPIN_FOR_ANSWERS: u64 = 2 * MS;
+const LONGEST_SLEEP: u64 = 50 * MS;
+/// How often lost datagrams and a silent server are looked for, ns.
+const HOUSEKEEPING: u64 = 20 * MS;
+/// How long the end of an open loop's interval waits for answers before it is announced, ns.
+const GRACE: u64 = 10 * MS;
+/// Writes in one go before answers are looked at again, and between the answers of two connections.
+const WRITES_PER_TURN: usize = 16;
+const WRITES_PER_EVENT: usize = 2;
+/// While requests leave no later than this, ns, each has a write of its own, as independent clients would have it; later
+/// ones leave together, as many as a connection has room for.
+const LATE: u64 = 20_000;
+
+/// When a run begins and what part of it this thread does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) begin: u64,
+    pub(crate) thread: usize,
+    pub(crate) threads: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Warmup,
+    Measuring,
+    /// Nothing more is sent; `announced` once the caller knows that the interval has ended.
+    Draining {
+        announced: bool,
+    },
+}
+
+/// What is counted, apart from the sockets so that answers can be booked while one of those is being read.
+struct Books {
+    tally: Tally,
+    open_loop: bool,
+    stage: Stage,
+    /// The measured interval, ns.
+    from: u64,
+    to: u64,
+    outstanding: usize,
+    /// Since when something has been outstanding without any answer.
+    silent_since: Option<u64>,
+    lost_in_a_row: usize,
+    /// All connections had their depth outstanding when a request was due ...
+    starved: bool,
+    /// ... and requests due before this had to wait for that.
+    queued_until: u64,
+}
+
+impl Books {
+    fn measures(&self, time: u64) -> bool {
+        self.from <= time && time < self.to
+    }
+
+    fn sent(&mut self, intended: u64, now: u64) {
+        self.outstanding += 1;
+        self.silent_since.get_or_insert(now);
+        if !self.measures(intended) {
+            return;
+        }
+        self.tally.due += 1;
+        if !self.open_loop {
+            return;
+        }
+        if intended <= self.queued_until {
+            self.tally.queued += 1;
+        } else {
+            self.tally.send_lag.saturating_record(now - intended);
+        }
+    }
+
+    fn answered(&mut self, request: Request, answer: Answer, now: u64) {
+        self.outstanding -= 1;
+        self.lost_in_a_row = 0;
+        self.silent_since = (self.outstanding > 0).then_some(now);
+        if self.starved {
+            self.starved = false;
+            self.queued_until = now;
+        }
+        let within = self.stage == Stage::Measuring && self.measures(now);
+        self.tally.answered += u64::from(within);
+        if !(if self.open_loop { self.measures(request.intended) } else { within }) {
+            return;
+        }
+        self.tally.latency.saturating_record(now.saturating_sub(request.intended).max(1));
+        match answer {
+            Answer::Hit => {
+                self.tally.gets += 1;
+                self.tally.hits += 1;
+            }
+            Answer::Miss => self.tally.gets += 1,
+            Answer::Stored => self.tally.sets += 1,
+            Answer::Exchanged => {}
+        }
+    }
+}
+
+pub(crate) struct Run<'a> {
+    engine: &'a mut Engine,
+    stop: &'a Stop,
+    on_phase: &'a mut dyn FnMut(Phase),
+    /// Due times from `begin`; `None` in a closed loop.
+    schedule: Option<Schedule>,
+    begin: u64,
+    duration: u64,
+    rng: Xoshiro256PlusPlus,
+    books: Books,
+    /// The connection that gets the next request.
+    turn: usize,
+    drain_until: u64,
+    next_housekeeping: u64,
+    cpu_at_start: u64,
+}
+
+/// Runs `config` on `engine`'s connections to its end, on the calling thread.
+pub(crate) fn run(
+    engine: &mut Engine,
+    config: &RunConfig,
+    plan: Plan,
+    stop: &Stop,
+    on_phase: &mut dyn FnMut(Phase),
+) -> Result<Tally, LoadError> {
+    // Sleeps end when they were asked to, not up to 50 us later; put back afterwards. Where that cannot be set the
+    // wake-up margin covers it.
+    let slack = rustix::thread::current_timer_slack().ok();
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let result = Run::new(engine, config, plan, stop, on_phase).to_the_end();
+    if let Some(slack) = slack {
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(slack));
+    }
+    result
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        engine: &'a mut Engine,
+        config: &RunConfig,
+        plan: Plan,
+        stop: &'a Stop,
+        on_phase: &'a mut dyn FnMut(Phase),
+    ) -> Self {
+        let schedule = match config.rate {
+            Rate::Max => None,
+            Rate::PerSecond(rate) => Some(Schedule::new(config.arrivals, rate, config.seed, plan.thread, plan.threads)),
+        };
+        let duration = config.duration.as_nanos() as u64;
+        let from = plan.begin + config.warmup.as_nanos() as u64;
+        let books = Books {
+            tally: Tally::new(),
+            open_loop: schedule.is_some(),
+            stage: Stage::Warmup,
+            from,
+            to: from + duration,
+            outstanding: 0,
+            silent_since: None,
+            lost_in_a_row: 0,
+            starved: false,
+            queued_until: 0,
+        };
+        Self {
+            engine,
+            stop,
+            on_phase,
+            schedule,
+            begin: plan.begin,
+            duration,
+            rng: random_stream(config.seed, plan.thread, 1),
+            books,
+            turn: 0,
+            drain_until: 0,
+            next_housekeeping: 0,
+            cpu_at_start: 0,
+        }
+    }
+
+    fn to_the_end(mut self) -> Result<Tally, LoadError> {
+        let mut events = no_events();
+        let mut now = self.engine.clock.now();
+        let mut last_activity = now;
+        if self.schedule.is_none() {
+            for index in 0..self.engine.connections.len() {
+                self.refill(index, now)?;
+            }
+        }
+        loop {
+            if self.stop.is_raised() {
+                return Err(LoadError::Stopped);
+            }
+            now = self.pass_boundaries(now)?;
+            if self.is_over() {
+                return Ok(self.books.tally);
+            }
+            let sleep = self.sleep_for(now, last_activity);
+            let sent = self.send_due(now, WRITES_PER_TURN)?;
+            let count = self.engine.wait(&mut events, Duration::from_nanos(sleep))?;
+            if sleep > 0 {
+                now = self.engine.clock.now();
+            }
+            self.take_events(&events, count)?;
+            let end = self.engine.clock.now();
+            if sent > 0 || count > 0 {
+                last_activity = end;
+                if self.books.stage == Stage::Measuring {
+                    self.books.tally.work_ns += end - now;
+                }
+            }
+            now = end;
+        }
+    }
+
+    /// Goes from warm-up to measuring to draining when it is time, and looks after silence and loss.
+    fn pass_boundaries(&mut self, mut now: u64) -> Result<u64, LoadError> {
+        if self.books.stage == Stage::Warmup && now >= self.books.from {
+            now = self.start_measuring(now);
+        }
+        if self.books.stage == Stage::Measuring && now >= self.books.to {
+            self.finish_measuring(now);
+        }
+        if self.books.stage == (Stage::Draining { announced: false }) {
+            let all_in = self.books.outstanding == 0 || !self.books.open_loop;
+            if all_in || now >= self.books.to + GRACE {
+                self.books.stage = Stage::Draining { announced: true };
+                (self.on_phase)(Phase::MeasureEnd);
+            }
+        }
+        if now >= self.next_housekeeping {
+            self.next_housekeeping = now + HOUSEKEEPING;
+            self.give_up_on_lost(now)?;
+            self.check_silence(now)?;
+        }
+        Ok(now)
+    }
+
+    fn is_over(&self) -> bool {
+        self.books.stage == (Stage::Draining { announced: true }) && self.books.outstanding == 0
+    }
+
+    /// The schedule stands still while the caller takes its readings, so that those are in nobody's latency.
+    fn start_measuring(&mut self, now: u64) -> u64 {
+        (self.on_phase)(Phase::MeasureStart);
+        self.books.stage = Stage::Measuring;
+        let after = self.engine.clock.now();
+        self.begin += after - now;
+        self.books.from += after - now;
+        self.books.to = self.books.from + self.duration;
+        self.cpu_at_start = thread_cpu();
+        after
+    }
+
+    fn finish_measuring(&mut self, now: u64) {
+        self.books.stage = Stage::Draining { announced: false };
+        self.drain_until = now + self.engine.options.timeout.as_nanos() as u64;
+        let tally = &mut self.books.tally;
+        tally.elapsed_ns = self.books.to - self.books.from;
+        tally.cpu_ns = thread_cpu() - self.cpu_at_start;
+        if let Some(schedule) = &mut self.schedule {
+            while self.begin + schedule.peek() < self.books.to {
+                schedule.advance();
+                tally.unsent += 1;
+                tally.due += 1;
+            }
+        }
+    }
+
+    /// How long to sleep: not at all while something is near, so that neither sending nor receiving waits for a
+    /// wake-up.
+    fn sleep_for(&self, now: u64, last_activity: u64) -> u64 {
+        if self.books.outstanding > 0 && now - last_activity < SPIN_FOR_ANSWERS {
+            return 0;
+        }
+        let next = match (&self.schedule, self.books.stage) {
+            (_, Stage::Draining { .. }) | (None, _) => now + LONGEST_SLEEP,
+            (Some(_), _) if self.books.starved => now + LONGEST_SLEEP,
+            (Some(schedule), _) => self.begin + schedule.peek(),
+        };
+        let boundary = match self.books.stage {
+            Stage::Warmup => self.books.from,
+            Stage::Measuring => self.books.to,
+            Stage::Draining { .. } => now + MS,
+        };
+        let next = next.min(boundary);
+        if next <= now + SLEEP_ABOVE { 0 } else { (next - now - WAKE_BEFORE).min(LONGEST_SLEEP) }
+    }
+
+    /// Sends the requests that are due, in at most `writes` writes; gives how many.
+    fn send_due(&mut self, mut now: u64, writes: usize) -> Result<usize, LoadError> {
+        if self.schedule.is_none() || matches!(self.books.stage, Stage::Draining { .. }) {
+            return Ok(0);
+        }
+        let until = now.min(self.books.to - 1);
+        let mut sent = 0;
+        for _ in 0..writes {
+            let due = self.next_due();
+            if due > until {
+                break;
+            }
+            let Some(index) = self.connection_with_room() else {
+                self.books.starved = true;
+                break;
+            };
+            sent += self.send_batch(index, until, now)?;
+            now = self.engine.clock.now();
+        }
+        Ok(sent)
+    }
+
+    fn next_due(&self) -> u64 {
+        self.begin + self.schedule.as_ref().expect("an open loop").peek()
+    }
+
+    /// One request on connection `index`; if it is late, as many of those due as there is room for.
+    fn send_batch(&mut self, index: usize, until: u64, now: u64) -> Result<usize, LoadError> {
+        let room = self.engine.options.depth - self.engine.connections[index].outstanding();
+        let share = if now - self.next_due() > LATE { room } else { 1 };
+        let mut sent = 0;
+        while sent < share {
+            let due = self.next_due();
+            if due > until {
+                break;
+            }
+            self.schedule.as_mut().expect("an open loop").advance();
+            self.push(index, due, now);
+            sent += 1;
+        }
+        self.engine.flush(index)?;
+        Ok(sent)
+    }
+
+    fn push(&mut self, index: usize, intended: u64, now: u64) {
+        let (material, rng) = (&self.engine.material, &mut self.rng);
+        self.engine.connections[index].push(intended, now, |out| material.append_request(out, rng));
+        self.books.sent(intended, now);
+    }
+
+    /// The next connection in turn that has room for a request.
+    fn connection_with_room(&mut self) -> Option<usize> {
+        let (count, depth) = (self.engine.connections.len(), self.engine.options.depth);
+        if self.books.outstanding == count * depth {
+            return None;
+        }
+        let index = (self.turn..count)
+            .chain(0..self.turn)
+            .find(|&index| self.engine.connections[index].outstanding() < depth)?;
+        self.turn = if index + 1 == count { 0 } else { index + 1 };
+        Some(index)
+    }
+
+    fn take_events(&mut self, events: &Events, count: usize) -> Result<(), LoadError> {
+        for event in &events[..count] {
+            let (index, flags) = (event.data.u64() as usize, event.flags);
+            if flags.contains(EventFlags::OUT) {
+                self.engine.flush(index)?;
+            }
+            if flags == EventFlags::OUT {
+                continue;
+            }
+            let clock = self.engine.clock;
+            let books = &mut self.books;
+            let mut now = 0;
+            self.engine.connections[index].receive(
+                &mut self.engine.buffer,
+                || clock.now(),
+                |request, answer, at| {
+                    now = at;
+                    books.answered(request, answer, at);
+                },
+            )?;
+            if self.schedule.is_none() {
+                self.refill(index, now)?;
+            } else if now > 0 {
+                self.send_due(now, WRITES_PER_EVENT)?; // a request that came due meanwhile does not wait for the other events
+            }
+        }
+        Ok(())
+    }
+
+    /// Closed loop: brings connection `index` back to its depth.
+    fn refill(&mut self, index: usize, now: u64) -> Result<(), LoadError> {
+        if matches!(self.books.stage, Stage::Draining { .. }) || now >= self.books.to {
+            return Ok(());
+        }
+        let room = self.engine.options.depth - self.engine.connections[index].outstanding();
+        if room == 0 {
+            return Ok(());
+        }
+        for _ in 0..room {
+            self.push(index, now, now);
+        }
+        self.engine.flush(index)
+    }
+
+    fn give_up_on_lost(&mut self, now: u64) -> Result<(), LoadError> {
+        let Some(sent_before) = now.checked_sub(LOST_AFTER.as_nanos() as u64) else { return Ok(()) };
+        for index in 0..self.engine.connections.len() {
+            let lost = self.engine.connections[index].renew_if_lost(sent_before)?;
+            if lost > 0 {
+                self.engine.watch_new(index)?;
+                self.books.outstanding -= lost;
+                self.books.lost_in_a_row += lost;
+                self.books.tally.lost += if self.books.stage == Stage::Warmup { 0 } else { lost as u64 };
+                if self.schedule.is_none() {
+                    self.refill(index, now)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_silence(&self, now: u64) -> Result<(), LoadError> {
+        let Some(since) = self.books.silent_since else { return Ok(()) };
+        let silent = Duration::from_nanos(now - since.min(now));
+        let unanswered = self.books.outstanding > 0 || self.books.lost_in_a_row > 2;
+        let draining_too_long = matches!(self.books.stage, Stage::Draining { .. }) && now > self.drain_until;
+        if (unanswered && silent > self.engine.options.timeout) || (draining_too_long && self.books.outstanding > 0) {
+            let outstanding = self.books.outstanding + self.books.lost_in_a_row;
+            return Err(LoadError::Silent { target: self.engine.options.target, outstanding, silent });
+        }
+        Ok(())
+    }
+}
+
+/// CPU time of the calling thread, ns.
+fn thread_cpu() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
