@@ -1,0 +1,171 @@
+//! Where the library is, and whether it is the one that belongs to this command.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::VERSION;
+
+/// What the library's file is called.
+pub const FILE_NAME: &str = "libabey.so";
+
+/// The variable that says where the library is, in place of a search.
+pub const LIBRARY_VARIABLE: &str = "ABEY_LIBRARY";
+
+/// Why the library cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FindError {
+    /// It is nowhere near the command.
+    #[error(
+        "{FILE_NAME} is not beside {exe}: build it with `cargo build -p abey-preload`, or set {LIBRARY_VARIABLE} to its path"
+    )]
+    Missing {
+        /// The command's file.
+        exe: PathBuf,
+    },
+    /// The variable names a file that does not exist.
+    #[error("{LIBRARY_VARIABLE}={path} names no file: correct the path or unset the variable")]
+    Named {
+        /// Its value.
+        path: PathBuf,
+    },
+    /// The dynamic loader would read the path as two.
+    #[error("{0:?} cannot be preloaded: the dynamic loader takes no path with a space or a colon; move it elsewhere")]
+    Path(PathBuf),
+    /// It does not run, and so cannot be loaded either.
+    #[error("{path} does not run: {source}; build it for this machine")]
+    Run {
+        /// The library.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// It belongs to another version of the command.
+    #[error("{path} says `{said}`, but this is version {VERSION}: build or install both together")]
+    Version {
+        /// The library.
+        path: PathBuf,
+        /// What it answered when it was executed.
+        said: String,
+    },
+}
+
+/// Finds the library that belongs to the command whose file is `exe` (`std::env::current_exe()`), and makes sure by
+/// executing it that it is of this version.
+///
+/// `$ABEY_LIBRARY`, if set, is the only place. Otherwise, with `D` the directory of `exe`: `D` and `D/deps`, of which
+/// the newer one counts (cargo puts the library in either, by how it was asked); then, where `D` is itself cargo's
+/// `deps`, the directory above; then `D/../lib`. The path that is returned is absolute.
+///
+/// # Errors
+/// [`FindError`].
+pub fn find_library(exe: &Path) -> Result<PathBuf, FindError> {
+    let path = match env::var_os(LIBRARY_VARIABLE).filter(|value| !value.is_empty()) {
+        Some(named) => Path::new(&named).canonicalize().map_err(|_| FindError::Named { path: named.clone().into() })?,
+        None => search(exe).ok_or_else(|| FindError::Missing { exe: exe.to_owned() })?,
+    };
+    if path.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
+        return Err(FindError::Path(path));
+    }
+    check_version(path)
+}
+
+/// The value of `LD_PRELOAD` that puts `library` before what is preloaded already.
+pub fn preload_value(library: &Path, present: Option<&OsStr>) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    let present = present.unwrap_or_default().as_encoded_bytes();
+    for other in present.split(|byte| b" :".contains(byte)).filter(|other| !other.is_empty()) {
+        // Twice the same library would do everything twice.
+        if other != library.as_os_str().as_encoded_bytes() {
+            value.push(":");
+            value.push(<OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(other));
+        }
+    }
+    value
+}
+
+fn search(exe: &Path) -> Option<PathBuf> {
+    let beside = exe.parent()?;
+    let above = beside.parent();
+    let in_deps = beside.file_name().is_some_and(|name| name == "deps");
+    let newest = |places: &[PathBuf]| {
+        let files = places.iter().filter_map(|place| place.join(FILE_NAME).canonicalize().ok());
+        files.max_by_key(|file| file.metadata().and_then(|data| data.modified()).ok())
+    };
+    newest(&[beside.to_owned(), beside.join("deps")])
+        .or_else(|| newest(&[above.filter(|_| in_deps)?.to_owned()]))
+        .or_else(|| newest(&[above?.join("lib")]))
+}
+
+fn check_version(path: PathBuf) -> Result<PathBuf, FindError> {
+    let output = Command::new(&path).env_clear().stdin(Stdio::null()).output();
+    let output = match output {
+        Ok(output) => output,
+        Err(source) => return Err(FindError::Run { path, source }),
+    };
+    let said = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+    if output.status.success() && said == format!("{FILE_NAME} {VERSION}") {
+        Ok(path)
+    } else {
+        Err(FindError::Version { path, said })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn library(directory: &Path, says: &str) -> PathBuf {
+        fs::create_dir_all(directory).expect("a directory");
+        let path = directory.join(FILE_NAME);
+        fs::write(&path, format!("#!/bin/sh\necho '{says}'\n")).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+        path.canonicalize().expect("a path")
+    }
+
+    fn right() -> String {
+        format!("{FILE_NAME} {VERSION}")
+    }
+
+    #[test]
+    fn it_is_found_where_cargo_and_packages_put_it() {
+        for (exe, place) in [
+            ("bin/abey", "bin"),
+            ("bin/abey", "lib"),
+            ("target/debug/abey", "target/debug/deps"),
+            ("target/debug/deps/run-0123", "target/debug"),
+            ("target/debug/deps/run-0123", "target/debug/deps"),
+        ] {
+            let root = tempfile::tempdir().expect("a directory");
+            let exe = root.path().join(exe);
+            fs::create_dir_all(exe.parent().expect("a directory")).expect("a directory");
+            assert_eq!(search(&exe), None);
+            let path = library(&root.path().join(place), &right());
+            assert_eq!(search(&exe), Some(path), "{exe:?} {place}");
+        }
+    }
+
+    #[test]
+    fn another_version_is_refused_with_both_numbers() {
+        let root = tempfile::tempdir().expect("a directory");
+        let path = library(root.path(), "libabey.so 0.0.0");
+        let error = check_version(path).expect_err("another version").to_string();
+        assert!(error.contains("libabey.so 0.0.0") && error.contains(VERSION), "{error}");
+        let path = library(root.path(), &right());
+        assert_eq!(check_version(path.clone()).expect("the right version"), path);
+    }
+
+    #[test]
+    fn other_preloaded_libraries_stay_and_ours_is_there_once() {
+        let ours = Path::new("/a/libabey.so");
+        let with = |present: &str| preload_value(ours, Some(OsStr::new(present)));
+        assert_eq!(preload_value(ours, None), "/a/libabey.so");
+        assert_eq!(with("/b.so /c.so"), "/a/libabey.so:/b.so:/c.so");
+        assert_eq!(with("/b.so:/a/libabey.so"), "/a/libabey.so:/b.so");
+    }
+}

@@ -1,0 +1,62 @@
+//! What the tests have in common: a guest is a program with the library preloaded, most often this test binary itself.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use abey_linux::library::{find_library, preload_value};
+
+/// Tells a guest that it is one.
+const GUEST: &str = "PRELOAD_TEST_GUEST";
+
+pub(crate) fn library() -> PathBuf {
+    find_library(&env::current_exe().expect("this program has a path")).expect("cargo built the library")
+}
+
+/// A program with the library preloaded and these variables, and no other of ours.
+pub(crate) fn preloaded(program: impl AsRef<std::ffi::OsStr>, variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", preload_value(&library(), None)).stdin(Stdio::null());
+    command.envs(variables.iter().copied());
+    command
+}
+
+/// This test binary, to run the ignored test `name` as a guest.
+pub(crate) fn guest(name: &str, variables: &[(&str, &str)]) -> Command {
+    let mut command = preloaded(env::current_exe().expect("this program has a path"), variables);
+    command.args(["--ignored", "--exact", name, "--nocapture", "--test-threads=1"]).env(GUEST, name);
+    command
+}
+
+/// Whether the guest of this name was asked for; an `--ignored` run by hand has none.
+pub(crate) fn is_guest(name: &str) -> bool {
+    env::var(GUEST).is_ok_and(|guest| guest == name)
+}
+
+/// Runs a command that must succeed; returns what it wrote on standard error.
+pub(crate) fn succeeds(mut command: Command) -> String {
+    let output = command.output().expect("the program starts");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{}: {}\n{errors}", output.status, String::from_utf8_lossy(&output.stdout));
+    errors
+}
+
+/// Runs a command that must succeed without a word on standard error.
+pub(crate) fn succeeds_silently(command: Command) {
+    assert_eq!(succeeds(command), "");
+}
+
+pub(crate) fn run(mut command: Command) -> Output {
+    command.output().expect("the program starts")
+}
+
+/// Whether a program is there; says why not.
+pub(crate) fn has(program: &str) -> bool {
+    let found = Command::new(program).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if !found {
+        eprintln!("skipped: {program} is not installed");
+    }
+    found
+}
