@@ -11,7 +11,8 @@
 //!
 //! The kernel returns from such a wait before it would busy poll, and so neither polls nor resumes interrupts that it
 //! suspended. The rewritten wait has the shortest timeout there is, 1 ns: events that are there are delivered as before;
-//! otherwise the kernel polls once, resumes interrupts, and finds that the time is over. Kernels before 6.16 then still
+//! otherwise the kernel polls once, resumes interrupts, and finds that the time is over. With nothing to poll that takes
+//! 0.37 us instead of 0.10. Kernels before 6.16 then still
 //! sleep for the thread's timer slack (50 us unless the program chose otherwise); later ones return at once.
 //! The rewrite is for busy polling of 0 us (`suspendX`): with more, the wait would last as long as the busy polling, and
 //! `abey_linux::library` refuses the combination.
@@ -201,7 +202,7 @@ impl Target {
     /// One piece. By the call in milliseconds where that is exact: it is the one that every sandbox allows.
     unsafe fn wait(self, length: Nanos, mask: *const sigset_t) -> c_int {
         let nanos = length.as_nanos();
-        if nanos % NANOS_PER_MILLI != 0 {
+        if !nanos.is_multiple_of(NANOS_PER_MILLI) {
             let time = timespec {
                 tv_sec: (nanos / NANOS_PER_SECOND) as libc::time_t,
                 tv_nsec: (nanos % NANOS_PER_SECOND) as libc::c_long,
