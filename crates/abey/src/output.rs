@@ -13,9 +13,14 @@ pub(crate) fn print_rows<T: Serialize>(rows: &[T]) -> Result<ExitCode, Failure> 
     struct Document<'a, T> {
         rows: &'a [T],
     }
+    print_document(&Document { rows })
+}
+
+/// Prints a document that has more beside its `rows`.
+pub(crate) fn print_document<T: Serialize>(document: &T) -> Result<ExitCode, Failure> {
     let write = || -> io::Result<()> {
         let mut out = io::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, &Document { rows })?;
+        serde_json::to_writer_pretty(&mut out, document)?;
         out.write_all(b"\n")?;
         out.flush()
     };

@@ -8,6 +8,7 @@
 pub mod compare;
 pub mod document;
 pub mod figure;
+pub mod linux;
 pub mod load;
 pub mod machine;
 pub mod reference;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, CpuSet, sched_setaffinity, setns};
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::Pid;
 
 use crate::netns::NetNs;
@@ -18,6 +18,9 @@ pub trait CommandPlace {
 
     /// Starts the process on these CPUs. A number that this machine does not have makes the start fail.
     fn on_cpus(&mut self, cpus: &[usize]) -> &mut Self;
+
+    /// Gives the process these signals back, which this thread has blocked and the process would inherit so.
+    fn with_signals(&mut self, blocked: &SigSet) -> &mut Self;
 
     /// Kills the process when the thread that starts it ends, however it ends. A process that changes its user after
     /// the start is no longer covered (`PR_SET_PDEATHSIG` in `prctl(2)`).
@@ -54,6 +57,13 @@ impl CommandPlace for Command {
         unsafe { self.pre_exec(pin) }
     }
 
+    fn with_signals(&mut self, blocked: &SigSet) -> &mut Self {
+        let blocked = *blocked;
+        let unblock = move || Ok(blocked.thread_unblock()?);
+        // SAFETY: `pthread_sigmask` is async-signal-safe and works on memory the closure owns; nothing is allocated.
+        unsafe { self.pre_exec(unblock) }
+    }
+
     fn dies_with_parent(&mut self, signal: Signal) -> &mut Self {
         let parent = std::process::id();
         let bind = move || {
@@ -78,6 +88,21 @@ mod tests {
         let output = Command::new("grep").args(["Cpus_allowed_list", "/proc/self/status"]).on_cpus(&[0]).output();
         let output = String::from_utf8(output.expect("grep runs").stdout).expect("ASCII");
         assert_eq!(output.split_whitespace().last(), Some("0"));
+    }
+
+    #[test]
+    fn a_process_gets_blocked_signals_back() {
+        let blocked: SigSet = [Signal::SIGUSR1].into_iter().collect();
+        let shown = std::thread::spawn(move || {
+            blocked.thread_block().expect("block");
+            let mut command = Command::new("grep");
+            command.args(["SigBlk", "/proc/self/status"]);
+            let inherited = command.output().expect("grep runs").stdout;
+            (inherited, command.with_signals(&blocked).output().expect("grep runs").stdout)
+        });
+        let (inherited, given_back) = shown.join().expect("no panic");
+        assert_ne!(inherited, given_back);
+        assert!(given_back.ends_with(b"0000000000000000\n"), "{given_back:?}");
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! One module per subcommand: its arguments and what it does with the library crates.
 
+mod bench;
+mod guard;
 mod load;
+mod run;
 mod serve;
 mod set;
 
@@ -12,6 +15,10 @@ use crate::failure::Failure;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    Bench(bench::Args),
+    Run(run::Args),
+    #[command(hide = true)]
+    Guard(guard::Args),
     Load(load::Args),
     Serve(serve::Args),
     Set(set::Args),
@@ -20,6 +27,9 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         match self {
+            Self::Bench(args) => bench::run(args),
+            Self::Run(args) => run::run(args),
+            Self::Guard(args) => guard::run(args),
             Self::Load(args) => load::run(args),
             Self::Serve(args) => serve::run(args),
             Self::Set(args) => set::run(args),

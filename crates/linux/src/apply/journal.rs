@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::netlink::NetlinkError;
 use crate::netns::NetNs;
+use crate::process::start_time;
 
 use super::step::{Place, Step, undo_all};
 
@@ -81,7 +82,7 @@ impl Journal {
         let pid = std::process::id();
         let (path, file) = new_file(directory, pid)?;
         let failed = |source| JournalError::File { action: "write", path: path.clone(), source };
-        let started = started(pid).unwrap_or(0);
+        let started = start_time(pid).unwrap_or(0);
         let record = Record { pid, started, netns_inode, steps: steps.to_vec() };
         let mut text = serde_json::to_vec_pretty(&record).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
@@ -109,14 +110,6 @@ fn new_file(directory: &Path, pid: u32) -> Result<(PathBuf, fs::File), JournalEr
         }
     }
     unreachable!("there are more numbers than files")
-}
-
-/// When a process started, in clock ticks since boot; `None` when it is gone.
-fn started(pid: u32) -> Option<u64> {
-    let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
-    let stat = process.stat().ok()?;
-    // A zombie holds nothing any more: it only waits for its parent to look.
-    (stat.state != 'Z').then_some(stat.starttime)
 }
 
 fn records(directory: &Path) -> Result<Vec<(PathBuf, Record)>, JournalError> {
@@ -150,7 +143,7 @@ fn records(directory: &Path) -> Result<Vec<(PathBuf, Record)>, JournalError> {
 
 impl Record {
     fn is_live(&self) -> bool {
-        started(self.pid) == Some(self.started)
+        start_time(self.pid) == Some(self.started)
     }
 }
 
@@ -178,7 +171,11 @@ pub fn restore_abandoned(directory: &Path) -> Result<Vec<Restored>, JournalError
         } else {
             restored.extend(record.steps.iter().cloned().map(Restored::Gone));
         }
-        fs::remove_file(&path).map_err(|source| JournalError::File { action: "remove", path, source })?;
+        match fs::remove_file(&path) {
+            // Somebody else did the same at the same time.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other.map_err(|source| JournalError::File { action: "remove", path, source })?,
+        }
     }
     Ok(restored)
 }

@@ -13,7 +13,7 @@ mod tree;
 
 pub use epolls::{EpollParams, EpollView};
 pub use sockets::{Protocol, SocketState, SocketView};
-pub use tree::{descendants, threads, tree_threads};
+pub use tree::{descendants, start_time, threads, tree_threads};
 
 use std::collections::BTreeMap;
 use std::io;

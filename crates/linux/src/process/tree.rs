@@ -13,6 +13,14 @@ pub fn descendants(pid: u32) -> Result<Vec<u32>, ProcessError> {
     Ok(below(pid, &parents()?))
 }
 
+/// When process `pid` started, in clock ticks since boot: with its number it names a process for as long as the machine
+/// is up, since numbers are used again. `None` when it is gone, or has ended and only waits for its parent to look.
+#[must_use]
+pub fn start_time(pid: u32) -> Option<u64> {
+    let stat = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
+    (stat.state != 'Z').then_some(stat.starttime)
+}
+
 /// The threads of process `pid`, by number.
 ///
 /// # Errors

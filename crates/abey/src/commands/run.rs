@@ -1,0 +1,333 @@
+//! `abey run`: an unmodified program under a delivery mode.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use abey_delivery::{EpollBusyPoll, Mode, ModeSettings};
+use abey_linux::apply::{Applied, JOURNAL_DIRECTORY, Place, Plan, Target, restore_abandoned};
+use abey_linux::device::{Device, device_named, devices};
+use abey_linux::library::{self, LibraryConfig, Steering};
+use abey_linux::napi::{NapiChange, napis};
+use abey_linux::netns::NetNs;
+use abey_linux::probe::napi_capabilities;
+use abey_linux::spawn::CommandPlace;
+use abey_linux::{epoll, process};
+use nix::sys::epoll::{Epoll, EpollCreateFlags};
+
+use crate::commands::guard::Guard;
+use crate::failure::Failure;
+use crate::linux_world::{Namespace, napi_part_only};
+use crate::supervise::{Signals, Supervised, Watch};
+
+/// Run an unmodified program under a delivery mode, and put every setting back when it ends
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The mode: base, deferX, napibusy, fullbusy, suspendX, threaded, threaded-busy or sockbusyX, X in microseconds
+    #[arg(long, value_name = "MODE")]
+    mode: Mode,
+    /// The devices the program receives from; without it, the one that has the address it listens on
+    #[arg(long = "dev", value_name = "DEV")]
+    devices: Vec<String>,
+    /// Only the NAPI instances that serve these receive queues
+    #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "devices")]
+    queues: Vec<u32>,
+    /// Give each SO_REUSEPORT listener of the program the connections of one receive queue
+    #[arg(long)]
+    steer: bool,
+    /// Let a wait with timeout 0 poll once; the kernel's own returns without polling
+    #[arg(long)]
+    poll_on_zero_timeout: bool,
+    /// Packets that one busy poll may take, in place of the mode's own (above 64 needs CAP_NET_ADMIN)
+    #[arg(long, value_name = "N")]
+    budget: Option<u16>,
+    /// Leave programs of these names alone that CMD starts
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    skip: Vec<String>,
+    /// Stop the program if anything that was asked for does not engage
+    #[arg(long)]
+    strict: bool,
+    #[command(flatten)]
+    namespace: Namespace,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+    /// Where journals are kept
+    #[arg(long, hide = true, default_value = JOURNAL_DIRECTORY)]
+    journals: PathBuf,
+}
+
+pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    let program = find_program(&args.command[0])?;
+    let settings = settings(&args)?;
+    check_epoll(settings.epoll)?;
+    let library = library_for(&args, &settings)?;
+    let netns = args.namespace.open()?;
+    let mut run = Run { args: &args, settings, netns, applied: Vec::new() };
+    let named = run.named_devices()?;
+    let library = library.map(|path| (path, run.library_config(&named)));
+
+    // What a killed Abey left would otherwise be taken for what was there before.
+    if !restore_abandoned(&args.journals)?.is_empty() {
+        eprintln!("abey: put back the settings that an abey that was killed had left");
+    }
+    // From here on something is changed, so SIGINT and SIGTERM no longer end this process by themselves.
+    let signals = Signals::catch().map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
+    let mut guard = Guard::start(&args.journals)
+        .map_err(|error| Failure::lacks(format!("cannot start the guard process: {error}")))?;
+    let outcome = run.program(&program, library, &named, signals, &mut guard);
+    let restored = run.restore();
+    guard.dismiss();
+    let code = outcome?;
+    restored?;
+    Ok(ExitCode::from(code))
+}
+
+/// One `abey run`.
+struct Run<'a> {
+    args: &'a Args,
+    settings: ModeSettings,
+    netns: NetNs,
+    applied: Vec<Applied>,
+}
+
+impl Run<'_> {
+    fn named_devices(&self) -> Result<Vec<Device>, Failure> {
+        let mut place = Place::open(&self.netns)?;
+        let find = |name: &String| Ok(device_named(place.netlink(), name, self.netns.description())?);
+        self.args.devices.iter().map(find).collect()
+    }
+
+    fn library_config(&self, devices: &[Device]) -> LibraryConfig {
+        // The number of queues lets more workers than queues share them; with several devices there is no one number.
+        let queues = match devices {
+            [device] => NonZeroU32::new(device.rx_queues),
+            _ => None,
+        };
+        LibraryConfig {
+            poll_on_zero_timeout: self.args.poll_on_zero_timeout,
+            steering: self.args.steer.then_some(Steering { queues }),
+            strict: self.args.strict,
+            skip: self.args.skip.clone(),
+            ..LibraryConfig::new(Some(self.args.mode), &self.settings)
+        }
+    }
+
+    fn program(
+        &mut self,
+        program: &Path,
+        library: Option<(PathBuf, LibraryConfig)>,
+        named: &[Device],
+        signals: Signals,
+        guard: &mut Guard,
+    ) -> Result<u8, Failure> {
+        for device in named {
+            self.apply(device)?;
+        }
+        let mut command = Command::new(program);
+        command.arg0(&self.args.command[0]).args(&self.args.command[1..]).in_netns(&self.netns);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| library::is_ours(name)) {
+            command.env_remove(name);
+        }
+        if let Some((path, config)) = library {
+            command.env("LD_PRELOAD", library::preload_value(&path, std::env::var_os("LD_PRELOAD").as_deref()));
+            command.envs(config.to_env());
+        }
+        let started = Supervised::start(&mut command, signals, [guard.pid()]);
+        let mut supervised =
+            started.map_err(|error| Failure::usage(format!("cannot start {}: {error}", program.display())))?;
+        guard.look_after(supervised.pid());
+
+        let mut search = named.is_empty().then(|| Search { since: Instant::now() });
+        let mut failure = None;
+        let code = supervised.wait(|members| {
+            let Some(looking) = &search else { return Watch::Signals };
+            match looking.look(self, members) {
+                Ok(false) => return Watch::After(Duration::from_millis(20)),
+                Ok(true) => search = None,
+                Err(error) if self.args.strict => {
+                    failure = Some(error);
+                    return Watch::Stop;
+                }
+                Err(error) => {
+                    eprintln!("abey: {} is not active: {error}", self.args.mode);
+                    search = None;
+                }
+            }
+            Watch::Signals
+        });
+        failure.map_or(Ok(code), Err)
+    }
+
+    fn apply(&mut self, device: &Device) -> Result<(), Failure> {
+        let mut place = Place::open(&self.netns)?;
+        let target =
+            if self.args.queues.is_empty() { Target::Device } else { Target::Queues(self.args.queues.clone()) };
+        let able = napi_capabilities(place.netlink())?;
+        let wanted = NapiChange::to(&self.settings.napi);
+        let plan = Plan::new(&mut place, device, &target, &wanted, able)?;
+        for warning in plan.warnings() {
+            eprintln!("abey: {warning}");
+        }
+        self.applied.push(plan.apply(place, Some(&self.args.journals))?);
+        Ok(())
+    }
+
+    fn restore(&mut self) -> Result<(), Failure> {
+        let mut failed = None;
+        for applied in self.applied.drain(..) {
+            if let Err(error) = applied.restore() {
+                failed = Some(error);
+            }
+        }
+        let explain = |error| {
+            Failure::check(format!("settings could not be put back: {error}; `abey set --restore` tries again"))
+        };
+        failed.map_or(Ok(()), |error| Err(explain(error)))
+    }
+}
+
+/// The search for the device, by the address that the program listens on.
+struct Search {
+    since: Instant,
+}
+
+impl Search {
+    /// How long a server may take until it listens.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Applies the mode once the program listens; whether it does.
+    fn look(&self, run: &mut Run<'_>, members: &[u32]) -> Result<bool, Failure> {
+        let mut listening: Vec<SocketAddr> = members
+            .iter()
+            .filter_map(|pid| process::inspect(*pid).ok())
+            .flat_map(|view| view.listening_addresses())
+            .collect();
+        listening.sort_unstable();
+        listening.dedup();
+        if listening.is_empty() {
+            if self.since.elapsed() > Self::PATIENCE {
+                return Err(Failure::check(format!(
+                    "the program does not listen on any address after {} s: name the device with --dev",
+                    Self::PATIENCE.as_secs()
+                )));
+            }
+            return Ok(false);
+        }
+        for device in devices_of(run, &listening)? {
+            run.apply(&device)?;
+        }
+        Ok(true)
+    }
+}
+
+/// The devices that packets to these addresses arrive on.
+fn devices_of(run: &Run<'_>, listening: &[SocketAddr]) -> Result<Vec<Device>, Failure> {
+    let mut place = Place::open(&run.netns)?;
+    let all = devices(place.netlink())?;
+    let wildcard = listening.iter().any(|address| address.ip().is_unspecified());
+    let mut found = Vec::new();
+    for device in all.into_iter().filter(|device| device.up && !device.loopback) {
+        let owns = |address: &SocketAddr| device.addresses.contains(&canonical(address.ip()));
+        if !(wildcard || listening.iter().any(owns)) {
+            continue;
+        }
+        // A wildcard address is on every device; only those with a NAPI instance can deliver in a mode.
+        if !wildcard || !napis(place.netlink(), Some(device.ifindex))?.is_empty() {
+            found.push(device);
+        }
+    }
+    let addresses = listening.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
+    match found.len() {
+        0 if listening.iter().all(|address| address.ip().is_loopback()) => Err(Failure::check(format!(
+            "the program listens on {addresses} only, and loopback has no NAPI instance: let it listen on a network device"
+        ))),
+        0 => Err(Failure::check(format!(
+            "no device with a NAPI instance has the address the program listens on ({addresses}): name the device with --dev"
+        ))),
+        1 => Ok(found),
+        _ if wildcard => {
+            let names = found.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
+            Err(Failure::usage(format!(
+                "the program listens on every address, and {names} could all be meant: name the device with --dev"
+            )))
+        }
+        _ => Ok(found),
+    }
+}
+
+/// An IPv4 address in IPv6 form is the IPv4 address.
+fn canonical(address: IpAddr) -> IpAddr {
+    address.to_canonical()
+}
+
+fn settings(args: &Args) -> Result<ModeSettings, Failure> {
+    napi_part_only(args.mode)?;
+    let mut settings = args.mode.settings();
+    if let Some(budget) = args.budget {
+        let Some(epoll) = &mut settings.epoll else {
+            return Err(Failure::usage(format!(
+                "--budget has no meaning in mode `{}`: it does not busy poll",
+                args.mode
+            )));
+        };
+        epoll.budget = budget;
+    }
+    settings.validate().map_err(Failure::usage)?;
+    Ok(settings)
+}
+
+/// Whether this kernel and this user can have the epoll parameters at all.
+fn check_epoll(wanted: Option<EpollBusyPoll>) -> Result<(), Failure> {
+    let Some(wanted) = wanted else { return Ok(()) };
+    if !epoll::supported().map_err(Failure::lacks)? {
+        return Err(Failure::lacks(
+            "this kernel has no busy-poll parameters per epoll instance (Linux 6.9): use base, deferX or threaded here",
+        ));
+    }
+    // The kernel's own answer, from an instance made for the question.
+    let probe = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+        .map_err(|error| Failure::lacks(format!("cannot make an epoll instance: {error}")))?;
+    epoll::set(probe.0.as_fd(), &wanted).map_err(Failure::lacks)?;
+    Ok(())
+}
+
+/// The library, where the mode needs something of the program itself.
+fn library_for(args: &Args, settings: &ModeSettings) -> Result<Option<PathBuf>, Failure> {
+    let config = LibraryConfig {
+        poll_on_zero_timeout: args.poll_on_zero_timeout,
+        steering: args.steer.then(Steering::default),
+        ..LibraryConfig::new(Some(args.mode), settings)
+    };
+    if config.is_passive() {
+        return Ok(None);
+    }
+    config.validate().map_err(Failure::usage)?;
+    let exe = std::env::current_exe().map_err(|error| Failure::lacks(format!("cannot find my own file: {error}")))?;
+    library::find_library(&exe).map(Some).map_err(Failure::lacks)
+}
+
+/// Finds the program as a shell would, so that one that does not exist is known before anything is changed.
+fn find_program(name: &OsString) -> Result<PathBuf, Failure> {
+    let executable =
+        |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
+    let shown = Path::new(name).display();
+    if Path::new(name).components().count() > 1 || Path::new(name).is_absolute() {
+        return match Path::new(name) {
+            path if executable(path) => Ok(path.to_owned()),
+            path if path.exists() => Err(Failure::usage(format!("{shown} is not executable: check its permissions"))),
+            _ => Err(Failure::usage(format!("there is no program {shown}: check the path"))),
+        };
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|directory| directory.join(name))
+        .find(|candidate| executable(candidate))
+        .ok_or_else(|| Failure::usage(format!("there is no program `{shown}` in PATH: check the name")))
+}

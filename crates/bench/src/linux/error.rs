@@ -1,0 +1,91 @@
+//! Why a bench did not come to an end.
+
+use std::io;
+
+use abey_delivery::Mode;
+use abey_linux::apply::ApplyError;
+use abey_linux::counters::CountError;
+use abey_linux::cpu::CpuError;
+use abey_linux::netlink::NetlinkError;
+use abey_linux::netns::NetNsError;
+use abey_load::{ConfigError, LoadError};
+
+use crate::Load;
+
+/// Why a bench did not come to an end. Nothing is left behind: the namespaces have no name, and the servers are children.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The caller asked to stop.
+    #[error("stopped")]
+    Stopped,
+    /// Something the machine lacks.
+    #[error("{what}: {advice}")]
+    Lacks {
+        /// What is missing.
+        what: String,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// The test network could not be made.
+    #[error(transparent)]
+    Namespace(#[from] NetNsError),
+    /// The test network could not be made.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// The mode's settings could not be applied.
+    #[error("{mode}: {source}")]
+    Apply {
+        /// The mode.
+        mode: Mode,
+        /// What was refused.
+        source: ApplyError,
+    },
+    /// A figure could not be counted.
+    #[error(transparent)]
+    Count(#[from] CountError),
+    /// CPU time could not be read, or a process not be pinned.
+    #[error(transparent)]
+    Cpu(#[from] CpuError),
+    /// The server did not start or did not stay.
+    #[error("the server ({server}) {what}{output}")]
+    Server {
+        /// Its command line.
+        server: String,
+        /// What it did.
+        what: String,
+        /// What it printed, if anything.
+        output: String,
+    },
+    /// The load could not be put on the server.
+    #[error("{mode} at {load}: {source}")]
+    Load {
+        /// The mode.
+        mode: Mode,
+        /// The load.
+        load: Load,
+        /// What went wrong.
+        source: LoadError,
+    },
+    /// The mode was set and counters say it did nothing, so there is no row to show.
+    #[error("{mode} did not engage at {load}: {reason}")]
+    NotActive {
+        /// The mode.
+        mode: Mode,
+        /// The load.
+        load: Load,
+        /// What the counters say.
+        reason: String,
+    },
+    /// A load or duration that no run can have.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A file or process operation.
+    #[error("cannot {action}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
