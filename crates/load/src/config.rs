@@ -58,7 +58,7 @@ pub enum ConfigError {
         needed: usize,
     },
     /// The rate is no rate.
-    #[error("`{0}` is not a rate: write requests per second such as 500, 50k or 1.2M, or `max`")]
+    #[error("`{0}` is not a rate: write requests per second such as 500, 50k or 1.2M (at most 10M), or `max`")]
     Rate(String),
     /// The run is empty, or so long that its times cannot be held.
     #[error("the {what} is {value:?}, which is out of range: it can be {low:?} to 24 hours")]
@@ -259,9 +259,9 @@ impl Rate {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Rate`] unless it is between one request in 1000 s and a thousand million a second.
+    /// [`ConfigError::Rate`] unless it is between one request in 1000 s and ten million a second.
     pub fn per_second(rate: f64) -> Result<Self, ConfigError> {
-        if (1e-3..=1e9).contains(&rate) { Ok(Self::PerSecond(rate)) } else { Err(ConfigError::Rate(rate.to_string())) }
+        if (1e-3..=1e7).contains(&rate) { Ok(Self::PerSecond(rate)) } else { Err(ConfigError::Rate(rate.to_string())) }
     }
 }
 

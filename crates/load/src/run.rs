@@ -212,6 +212,9 @@ impl<'a> Run<'a> {
             }
             now = self.pass_boundaries(now)?;
             if self.is_over() {
+                let unsent = self.skip_until(self.books.to);
+                self.books.tally.unsent += unsent;
+                self.books.tally.due += unsent;
                 return Ok(self.books.tally);
             }
             let sleep = self.sleep_for(now, last_activity);
@@ -261,6 +264,8 @@ impl<'a> Run<'a> {
 
     /// The schedule stands still while the caller takes its readings, so that those are in nobody's latency.
     fn start_measuring(&mut self, now: u64) -> u64 {
+        // What an overloaded warm-up left unsent would be all that the interval gets to.
+        self.skip_until(self.books.from);
         (self.on_phase)(Phase::MeasureStart);
         self.books.stage = Stage::Measuring;
         let after = self.engine.clock.now();
@@ -277,13 +282,17 @@ impl<'a> Run<'a> {
         let tally = &mut self.books.tally;
         tally.elapsed_ns = self.books.to - self.books.from;
         tally.cpu_ns = thread_cpu() - self.cpu_at_start;
-        if let Some(schedule) = &mut self.schedule {
-            while self.begin + schedule.peek() < self.books.to {
-                schedule.advance();
-                tally.unsent += 1;
-                tally.due += 1;
-            }
+    }
+
+    /// Passes over requests due before `time`; gives how many.
+    fn skip_until(&mut self, time: u64) -> u64 {
+        let Some(schedule) = &mut self.schedule else { return 0 };
+        let mut skipped = 0;
+        while self.begin + schedule.peek() < time {
+            schedule.advance();
+            skipped += 1;
         }
+        skipped
     }
 
     /// How long to sleep: not at all while something is near, so that neither sending nor receiving waits for a

@@ -139,7 +139,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if !common.cpu.is_empty() {
         pin_to_cpus(&common.cpu).map_err(Failure::usage)?;
     }
-    let result = Load::connect(&config).and_then(|mut load| {
+    let result = Load::connect_unless(&config, Some(Arc::clone(&stop))).and_then(|mut load| {
         bar.begin();
         load.run(&run, &mut |_| {})
     });
