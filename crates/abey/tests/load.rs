@@ -147,7 +147,7 @@ fn bad_input_is_one_sentence_and_a_status() {
         (2, &["load", "memcached", "nowhere"], "no address"),
         (2, &["load", "memcached", "127.0.0.1:0"], "port 0"),
         (2, &["load", "memcached", at, "--rate", "fast"], "is not a rate"),
-        (2, &["load", "memcached", at, "--rate", "-5"], "--rate"),
+        (2, &["load", "memcached", at, "--rate=-5"], "is not a rate"),
         (2, &["load", "memcached", at, "--duration", "5"], "no unit"),
         (2, &["load", "memcached", at, "--duration", "0"], "duration"),
         (2, &["load", "memcached", at, "--connections", "0"], "out of range"),

@@ -33,7 +33,7 @@ const WRITES_PER_TURN: usize = 16;
 const WRITES_PER_EVENT: usize = 2;
 /// While requests leave no later than this, ns, each has a write of its own, as independent clients would have it; later
 /// ones leave together, as many as a connection has room for.
-const LATE: u64 = 20_000;
+const LATE: u64 = 5_000;
 
 /// When a run begins and what part of it this thread does.
 #[derive(Clone, Copy, Debug)]
