@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::config::{Config, Options, RunConfig};
+use crate::config::{Config, Options};
 use crate::engine::{Engine, Stop};
 use crate::error::LoadError;
+use crate::rate::RunConfig;
 use crate::report::Report;
 use crate::run::{Plan, run};
 use crate::tally::Tally;

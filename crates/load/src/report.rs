@@ -3,7 +3,8 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Options, Rate, RunConfig, Transport, Workload};
+use crate::config::{Options, Transport, Workload};
+use crate::rate::{Rate, RunConfig};
 use crate::tally::Tally;
 
 /// How late requests left: actual minus intended send times, microseconds.
