@@ -114,13 +114,17 @@ fn servers_end_well_on_either_signal() {
 
 #[test]
 fn an_interrupted_load_has_status_130_and_no_row() {
-    let server = Serve::start(&["kv"]);
-    for threads in ["1", "2"] {
-        let args = ["load", "memcached", &server.address, "--rate", "1k", "--duration", "60s", "--json"];
-        let mut load = abey(&[&args[..], &["--threads", threads]].concat()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(300)); // longer than a start takes, or the signal is even harder to take
+    // While keys are being stored, and while requests are being sent, by one thread and by two.
+    for protocol in [&["memcached"][..], &["rr"], &["rr", "--threads", "2"]] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let args = ["--rate", "1k", "--duration", "60s", "--timeout", "30s", "--json", &address];
+        let mut load = abey(&[&["load"], protocol, &args].concat()).spawn().unwrap();
+        // The first byte shows that the load is on its way; nothing is ever answered.
+        let (mut first, _) = listener.accept().unwrap();
+        first.read_exact(&mut [0]).unwrap();
         signal(&load, "INT");
-        assert_eq!(wait(&mut load).code(), Some(130));
+        assert_eq!(wait(&mut load).code(), Some(130), "{protocol:?}");
         let done = load.wait_with_output().unwrap();
         assert_eq!(done.stdout, b"");
         assert!(stderr(&done).contains("interrupted"), "{}", stderr(&done));
