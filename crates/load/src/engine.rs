@@ -1,5 +1,6 @@
 //! One thread's connections: epoll, storing the key space, and the loop that sends on time and receives.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,17 +54,17 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Makes connections number `first` (from 1) and up.
+    /// Makes connections number `numbers` (from 1).
     pub(crate) fn connect(
         options: &Options,
         clock: Clock,
         material: Arc<Material>,
-        first: usize,
-        count: usize,
+        numbers: Range<usize>,
+        stop: &Stop,
     ) -> Result<Self, LoadError> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|e| LoadError::Epoll(e.into()))?;
-        let connections =
-            (first..first + count).map(|number| Connection::open(options, number)).collect::<Result<Vec<_>, _>>()?;
+        let open = |number| if stop.is_raised() { Err(LoadError::Stopped) } else { Connection::open(options, number) };
+        let connections = numbers.map(open).collect::<Result<Vec<_>, _>>()?;
         let buffer = vec![0; READ_SIZE].into_boxed_slice();
         let engine = Self { options: options.clone(), clock, material, connections, buffer, epoll };
         for index in 0..engine.connections.len() {
@@ -103,13 +104,16 @@ impl Engine {
     }
 
     /// Stores every key once, as fast as the server takes them.
-    pub(crate) fn store_keys(&mut self) -> Result<(), LoadError> {
+    pub(crate) fn store_keys(&mut self, stop: &Stop) -> Result<(), LoadError> {
         let keys = self.material.stored_keys();
         let mut rng = random_stream(0, 0, 3);
         let (mut next, mut stored) = (0, 0);
         let mut events = no_events();
         let mut last_answer = self.clock.now();
         while stored < keys {
+            if stop.is_raised() {
+                return Err(LoadError::Stopped);
+            }
             for index in 0..self.connections.len() {
                 let connection = &mut self.connections[index];
                 let before = next;

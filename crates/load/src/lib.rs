@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
+mod books;
 mod clock;
 mod config;
 mod connection;
@@ -26,6 +27,7 @@ mod engine;
 mod error;
 mod load;
 pub mod memcached;
+mod rate;
 mod report;
 pub mod rr;
 mod run;
@@ -35,11 +37,10 @@ mod tally;
 mod workload;
 
 pub use affinity::{PinError, pin_to_cpus};
-pub use config::{
-    Arrivals, Config, ConfigError, Memcached, Options, Rate, RequestResponse, RunConfig, Transport, Workload,
-};
+pub use config::{Config, ConfigError, Memcached, Options, RequestResponse, Transport, Workload};
 pub use dist::{SizeDist, etc_key_size, etc_value_size};
 pub use error::LoadError;
 pub use load::{Load, Phase};
+pub use rate::{Arrivals, Rate, RunConfig};
 pub use report::{Report, SendLag};
 pub use schedule::Schedule;

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::config::{Config, Options, RunConfig};
+use crate::config::{Config, Options};
 use crate::engine::{Engine, Stop};
 use crate::error::LoadError;
+use crate::rate::RunConfig;
 use crate::report::Report;
 use crate::run::{Plan, run};
 use crate::tally::Tally;
@@ -45,12 +46,23 @@ impl Load {
     ///
     /// [`LoadError`] if the server refuses or breaks connections, answers with an error, or stops answering.
     pub fn connect(config: &Config) -> Result<Self, LoadError> {
+        Self::connect_unless(config, None)
+    }
+
+    /// Like [`Self::connect`], but gives up when `stop` becomes true: between connections, and within 100 ms while the
+    /// key space is stored.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::connect`], and [`LoadError::Stopped`].
+    pub fn connect_unless(config: &Config, stop: Option<Arc<AtomicBool>>) -> Result<Self, LoadError> {
+        let stop = Stop { asked: stop, abort: Arc::default() };
         let options = config.options().clone();
         let clock = Clock::start();
         let material = Arc::new(Material::new(&options.workload));
-        let mut engines = connect_engines(&options, clock, &material)?;
+        let mut engines = connect_engines(&options, clock, &material, &stop)?;
         if material.stored_keys() > 0 {
-            engines[0].store_keys()?;
+            engines[0].store_keys(&stop)?;
         }
         Ok(Self { options, clock, material, engines, unclean: false })
     }
@@ -65,12 +77,12 @@ impl Load {
     /// [`LoadError`]: broken connections, error replies, [`LoadError::Silent`] after [`Options::timeout`] without any
     /// answer, [`LoadError::Stopped`] when the stop flag was raised.
     pub fn run(&mut self, config: &RunConfig, on_phase: &mut dyn FnMut(Phase)) -> Result<Report, LoadError> {
+        let stop = Stop { asked: config.stop.clone(), abort: Arc::default() };
         if self.unclean {
             self.engines.clear();
-            self.engines = connect_engines(&self.options, self.clock, &self.material)?;
+            self.engines = connect_engines(&self.options, self.clock, &self.material, &stop)?;
         }
         self.unclean = true;
-        let stop = Stop { asked: config.stop.clone(), abort: Arc::new(AtomicBool::new(false)) };
         let tally = match &mut self.engines[..] {
             [engine] => {
                 let plan = Plan { begin: self.clock.now(), thread: 0, threads: 1 };
@@ -84,13 +96,18 @@ impl Load {
 }
 
 /// Deals the connections out to one engine per thread.
-fn connect_engines(options: &Options, clock: Clock, material: &Arc<Material>) -> Result<Vec<Engine>, LoadError> {
+fn connect_engines(
+    options: &Options,
+    clock: Clock,
+    material: &Arc<Material>,
+    stop: &Stop,
+) -> Result<Vec<Engine>, LoadError> {
     let (threads, connections) = (options.threads, options.connections);
     let mut first = 1;
     (0..threads)
         .map(|thread| {
             let count = connections / threads + usize::from(thread < connections % threads);
-            let engine = Engine::connect(options, clock, Arc::clone(material), first, count);
+            let engine = Engine::connect(options, clock, Arc::clone(material), first..first + count, stop);
             first += count;
             engine
         })

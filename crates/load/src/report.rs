@@ -3,7 +3,8 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Options, Rate, RunConfig, Transport, Workload};
+use crate::config::{Options, Transport, Workload};
+use crate::rate::{Rate, RunConfig};
 use crate::tally::Tally;
 
 /// How late requests left: actual minus intended send times, microseconds.
@@ -97,12 +98,12 @@ pub struct Report {
 impl Report {
     pub(crate) fn new(options: &Options, run: &RunConfig, tally: &Tally) -> Self {
         let elapsed = tally.elapsed_ns as f64;
-        let percent = |ns: u64| 100.0 * ns as f64 / (elapsed * options.threads as f64);
+        let percent = |ns: u64| round(100.0 * ns as f64 / (elapsed * options.threads as f64), 2);
         let open = matches!(run.rate, Rate::PerSecond(_));
         let at = |quantile: f64| (!tally.latency.is_empty()).then(|| us(tally.latency.value_at_quantile(quantile)));
         let client_cpu_percent = percent(tally.work_ns);
-        // What was due and not sent is the client's fault unless requests also had to wait for the server.
-        let late = open && tally.unsent * 100 > tally.due && tally.queued * 100 < tally.due;
+        // What was due and not sent is the server's doing if most of what was sent had to wait for its answers.
+        let late = open && tally.unsent * 100 > tally.due && tally.queued * 2 < tally.due - tally.unsent;
         Self {
             protocol: protocol(&options.workload).to_owned(),
             target: options.target.to_string(),
@@ -111,9 +112,9 @@ impl Report {
                 Rate::PerSecond(rate) => Some(rate),
                 Rate::Max => None,
             },
-            qps: tally.answered as f64 * 1e9 / elapsed,
+            qps: round(tally.answered as f64 * 1e9 / elapsed, 1),
             count: tally.latency.len(),
-            avg_us: (!tally.latency.is_empty()).then(|| tally.latency.mean() / 1e3),
+            avg_us: (!tally.latency.is_empty()).then(|| round(tally.latency.mean() / 1e3, 3)),
             p50_us: at(0.5),
             p90_us: at(0.9),
             p95_us: at(0.95),
@@ -157,14 +158,22 @@ fn protocol(workload: &Workload) -> &'static str {
     }
 }
 
+/// Digits that say nothing are not written.
+fn round(value: f64, decimals: i32) -> f64 {
+    let scale = 10f64.powi(decimals);
+    (value * scale).round() / scale
+}
+
 fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
 /// Ten points for each halving of the distance to 100 %: dense where tails are.
 fn curve(latency: &Histogram<u64>) -> Vec<(f64, f64)> {
-    let mut points: Vec<(f64, f64)> =
-        latency.iter_quantiles(10).map(|v| (v.quantile_iterated_to() * 100.0, us(v.value_iterated_to()))).collect();
+    let mut points: Vec<(f64, f64)> = latency
+        .iter_quantiles(10)
+        .map(|v| (round(v.quantile_iterated_to() * 100.0, 6), us(v.value_iterated_to())))
+        .collect();
     points.dedup();
     points
 }

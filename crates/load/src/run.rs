@@ -1,4 +1,4 @@
-//! One run of one thread: sends what is due, receives what has come, spins or sleeps between; and keeps the books.
+//! One run of one thread: sends what is due, receives what has come, spins or sleeps between.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::event::epoll::EventFlags;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::config::{Rate, RunConfig};
-use crate::connection::{Answer, Request};
+use crate::books::{Books, Stage};
 use crate::engine::{Engine, Events, Stop, no_events};
 use crate::error::LoadError;
 use crate::load::Phase;
+use crate::rate::{Rate, RunConfig};
 use crate::rr::LOST_AFTER;
 use crate::schedule::{Schedule, random_stream};
 use crate::tally::Tally;
@@ -33,7 +33,7 @@ const WRITES_PER_TURN: usize = 16;
 const WRITES_PER_EVENT: usize = 2;
 /// While requests leave no later than this, ns, each has a write of its own, as independent clients would have it; later
 /// ones leave together, as many as a connection has room for.
-const LATE: u64 = 20_000;
+const LATE: u64 = 5_000;
 
 /// When a run begins and what part of it this thread does.
 #[derive(Clone, Copy, Debug)]
@@ -41,82 +41,6 @@ pub(crate) struct Plan {
     pub(crate) begin: u64,
     pub(crate) thread: usize,
     pub(crate) threads: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Warmup,
-    Measuring,
-    /// Nothing more is sent; `announced` once the caller knows that the interval has ended.
-    Draining {
-        announced: bool,
-    },
-}
-
-/// What is counted, apart from the sockets so that answers can be booked while one of those is being read.
-struct Books {
-    tally: Tally,
-    open_loop: bool,
-    stage: Stage,
-    /// The measured interval, ns.
-    from: u64,
-    to: u64,
-    outstanding: usize,
-    /// Since when something has been outstanding without any answer.
-    silent_since: Option<u64>,
-    lost_in_a_row: usize,
-    /// All connections had their depth outstanding when a request was due ...
-    starved: bool,
-    /// ... and requests due before this had to wait for that.
-    queued_until: u64,
-}
-
-impl Books {
-    fn measures(&self, time: u64) -> bool {
-        self.from <= time && time < self.to
-    }
-
-    fn sent(&mut self, intended: u64, now: u64) {
-        self.outstanding += 1;
-        self.silent_since.get_or_insert(now);
-        if !self.measures(intended) {
-            return;
-        }
-        self.tally.due += 1;
-        if !self.open_loop {
-            return;
-        }
-        if intended <= self.queued_until {
-            self.tally.queued += 1;
-        } else {
-            self.tally.send_lag.saturating_record(now - intended);
-        }
-    }
-
-    fn answered(&mut self, request: Request, answer: Answer, now: u64) {
-        self.outstanding -= 1;
-        self.lost_in_a_row = 0;
-        self.silent_since = (self.outstanding > 0).then_some(now);
-        if self.starved {
-            self.starved = false;
-            self.queued_until = now;
-        }
-        let within = self.stage == Stage::Measuring && self.measures(now);
-        self.tally.answered += u64::from(within);
-        if !(if self.open_loop { self.measures(request.intended) } else { within }) {
-            return;
-        }
-        self.tally.latency.saturating_record(now.saturating_sub(request.intended).max(1));
-        match answer {
-            Answer::Hit => {
-                self.tally.gets += 1;
-                self.tally.hits += 1;
-            }
-            Answer::Miss => self.tally.gets += 1,
-            Answer::Stored => self.tally.sets += 1,
-            Answer::Exchanged => {}
-        }
-    }
 }
 
 pub(crate) struct Run<'a> {
@@ -148,7 +72,7 @@ pub(crate) fn run(
     // wake-up margin covers it.
     let slack = rustix::thread::current_timer_slack().ok();
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    let result = Run::new(engine, config, plan, stop, on_phase).to_the_end();
+    let result = Run::new(engine, config, plan, stop, on_phase).finish();
     if let Some(slack) = slack {
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(slack));
     }
@@ -169,18 +93,7 @@ impl<'a> Run<'a> {
         };
         let duration = config.duration.as_nanos() as u64;
         let from = plan.begin + config.warmup.as_nanos() as u64;
-        let books = Books {
-            tally: Tally::new(),
-            open_loop: schedule.is_some(),
-            stage: Stage::Warmup,
-            from,
-            to: from + duration,
-            outstanding: 0,
-            silent_since: None,
-            lost_in_a_row: 0,
-            starved: false,
-            queued_until: 0,
-        };
+        let books = Books::new(schedule.is_some(), from, from + duration);
         Self {
             engine,
             stop,
@@ -197,7 +110,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn to_the_end(mut self) -> Result<Tally, LoadError> {
+    fn finish(mut self) -> Result<Tally, LoadError> {
         let mut events = no_events();
         let mut now = self.engine.clock.now();
         let mut last_activity = now;
@@ -212,6 +125,9 @@ impl<'a> Run<'a> {
             }
             now = self.pass_boundaries(now)?;
             if self.is_over() {
+                let unsent = self.skip_until(self.books.to);
+                self.books.tally.unsent += unsent;
+                self.books.tally.due += unsent;
                 return Ok(self.books.tally);
             }
             let sleep = self.sleep_for(now, last_activity);
@@ -261,6 +177,8 @@ impl<'a> Run<'a> {
 
     /// The schedule stands still while the caller takes its readings, so that those are in nobody's latency.
     fn start_measuring(&mut self, now: u64) -> u64 {
+        // What an overloaded warm-up left unsent would be all that the interval gets to.
+        self.skip_until(self.books.from);
         (self.on_phase)(Phase::MeasureStart);
         self.books.stage = Stage::Measuring;
         let after = self.engine.clock.now();
@@ -277,13 +195,17 @@ impl<'a> Run<'a> {
         let tally = &mut self.books.tally;
         tally.elapsed_ns = self.books.to - self.books.from;
         tally.cpu_ns = thread_cpu() - self.cpu_at_start;
-        if let Some(schedule) = &mut self.schedule {
-            while self.begin + schedule.peek() < self.books.to {
-                schedule.advance();
-                tally.unsent += 1;
-                tally.due += 1;
-            }
+    }
+
+    /// Passes over requests due before `time`; gives how many.
+    fn skip_until(&mut self, time: u64) -> u64 {
+        let Some(schedule) = &mut self.schedule else { return 0 };
+        let mut skipped = 0;
+        while self.begin + schedule.peek() < time {
+            schedule.advance();
+            skipped += 1;
         }
+        skipped
     }
 
     /// How long to sleep: not at all while something is near, so that neither sending nor receiving waits for a

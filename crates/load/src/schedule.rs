@@ -4,7 +4,7 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::Exp1;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::config::Arrivals;
+use crate::rate::Arrivals;
 
 /// The times at which one thread's requests are due: an endless iterator of nanoseconds from the start of the run,
 /// in ascending order. The same arguments give the same times, on every machine.

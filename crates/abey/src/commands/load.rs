@@ -2,8 +2,8 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use abey_delivery::Nanos;
@@ -139,7 +139,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if !common.cpu.is_empty() {
         pin_to_cpus(&common.cpu).map_err(Failure::usage)?;
     }
-    let result = Load::connect(&config).and_then(|mut load| {
+    let result = Load::connect_unless(&config, Some(Arc::clone(&stop))).and_then(|mut load| {
         bar.begin();
         load.run(&run, &mut |_| {})
     });
@@ -303,32 +303,36 @@ fn notes(report: &Report) -> Vec<String> {
 /// A progress bar on standard error, if that is a terminal; drawn by a thread of its own.
 struct Bar {
     bar: ProgressBar,
-    total: Duration,
+    started: Arc<OnceLock<Instant>>,
 }
 
 impl Bar {
+    /// Shows the bar; its thread stays on the CPUs that this one is on now.
     fn start(warmup: Nanos, duration: Nanos) -> Self {
         let total = Duration::from(warmup) + Duration::from(duration);
         let bar = ProgressBar::new(total.as_millis() as u64);
         let style = ProgressStyle::with_template("{msg:10} [{bar:40}] {percent:>3} %").expect("a template that parses");
         bar.set_style(style.progress_chars("=> "));
-        bar.set_message("connecting");
-        Self { bar, total }
+        let started = Arc::new(OnceLock::<Instant>::new());
+        if !bar.is_hidden() {
+            let (bar, started) = (bar.clone(), Arc::clone(&started));
+            bar.set_message("connecting");
+            std::thread::spawn(move || {
+                while !bar.is_finished() {
+                    if let Some(start) = started.get() {
+                        bar.set_message("measuring");
+                        bar.set_position(start.elapsed().as_millis() as u64);
+                    }
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+            });
+        }
+        Self { bar, started }
     }
 
     /// Counts from here.
     fn begin(&self) {
-        if self.bar.is_hidden() {
-            return;
-        }
-        let (bar, total, start) = (self.bar.clone(), self.total, Instant::now());
-        std::thread::spawn(move || {
-            bar.set_message("measuring");
-            while !bar.is_finished() && start.elapsed() < total {
-                bar.set_position(start.elapsed().as_millis() as u64);
-                std::thread::sleep(Duration::from_millis(200));
-            }
-        });
+        let _ = self.started.set(Instant::now());
     }
 
     fn end(&self) {

@@ -1,0 +1,181 @@
+//! `abey load` and `abey serve` from outside: results, bad input, signals.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+fn abey(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_abey"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn output(args: &[&str]) -> Output {
+    abey(args).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// `abey serve` on a free port; killed when dropped.
+struct Serve {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    address: String,
+}
+
+impl Serve {
+    fn start(args: &[&str]) -> Self {
+        let mut child = abey(&[&["serve"], args, &["--listen", "127.0.0.1:0"]].concat()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let address = line.strip_prefix("listening on ").unwrap_or_else(|| panic!("{line:?}")).trim().to_owned();
+        address.parse::<SocketAddr>().unwrap();
+        Self { child, out, address }
+    }
+
+    fn signal(&mut self, name: &str) -> std::process::ExitStatus {
+        signal(&self.child, name);
+        wait(&mut self.child)
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    // The standard library sends no signal but SIGKILL; `kill` of the shell is everywhere.
+    let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", child.id())]).status().unwrap();
+    assert!(sent.success());
+}
+
+fn wait(child: &mut Child) -> std::process::ExitStatus {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            panic!("the command did not end");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_json_row_has_the_keys_of_the_design() {
+    let server = Serve::start(&["kv", "--threads", "2"]);
+    let args = ["load", "memcached", &server.address, "--rate", "2k", "--duration", "200ms", "--warmup", "20ms"];
+    let done =
+        output(&[&args[..], &["--keys", "1k", "--value-size", "etc", "--seed", "9", "--json", "--curve"]].concat());
+    assert!(done.status.success(), "{}", stderr(&done));
+    assert_eq!(stderr(&done), "");
+    let document: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let [row] = document["rows"].as_array().unwrap().as_slice() else { panic!("{document}") };
+    for key in ["qps", "avg_us", "p50_us", "p90_us", "p95_us", "p99_us", "p999_us", "max_us", "client_cpu_percent"] {
+        assert!(row[key].is_f64() && row[key].as_f64() > Some(0.0), "{key}: {row}");
+    }
+    assert_eq!((&row["seed"], &row["load"], &row["misses"]), (&9.into(), &"2k".into(), &0.into()), "{row}");
+    assert!(row["send_lag_us"]["p99"].is_f64() && row["client_bound"].is_boolean(), "{row}");
+    assert!(row["latency_by_percentile"].as_array().unwrap().len() > 10, "{row}");
+}
+
+#[test]
+fn a_table_is_for_people() {
+    let mut server = Serve::start(&["rr", "--request-size", "10", "--response-size", "100"]);
+    let args = ["load", "rr", &server.address, "--request-size", "10", "--response-size", "100", "--rate", "max"];
+    let done = output(&[&args[..], &["--depth", "2", "--duration", "100ms", "--warmup", "0"]].concat());
+    assert!(done.status.success(), "{}", stderr(&done));
+    let text = String::from_utf8(done.stdout).unwrap();
+    assert!(text.contains("p99.9") && text.contains("max") && text.contains("seed 1"), "{text}");
+    assert_eq!(server.signal("INT").code(), Some(0));
+}
+
+#[test]
+fn servers_end_well_on_either_signal() {
+    for (kind, name) in [(&["kv"][..], "TERM"), (&["rr", "--udp"], "INT"), (&["rr", "--threads", "3"], "TERM")] {
+        let mut server = Serve::start(kind);
+        assert_eq!(server.signal(name).code(), Some(0), "{kind:?}");
+        let mut rest = String::new();
+        server.out.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "");
+    }
+}
+
+#[test]
+fn an_interrupted_load_has_status_130_and_no_row() {
+    // While keys are being stored, and while requests are being sent, by one thread and by two.
+    for protocol in [&["memcached"][..], &["rr"], &["rr", "--threads", "2"]] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let args = ["--rate", "1k", "--duration", "60s", "--timeout", "30s", "--json", &address];
+        let mut load = abey(&[&["load"], protocol, &args].concat()).spawn().unwrap();
+        // The first byte shows that the load is on its way; nothing is ever answered.
+        let (mut first, _) = listener.accept().unwrap();
+        first.read_exact(&mut [0]).unwrap();
+        signal(&load, "INT");
+        assert_eq!(wait(&mut load).code(), Some(130), "{protocol:?}");
+        let done = load.wait_with_output().unwrap();
+        assert_eq!(done.stdout, b"");
+        assert!(stderr(&done).contains("interrupted"), "{}", stderr(&done));
+    }
+}
+
+#[test]
+fn bad_input_is_one_sentence_and_a_status() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let at = "127.0.0.1:9";
+    for (status, args, says) in [
+        (1, &["load", "memcached", &free][..], "nothing listens"),
+        (1, &["load", "rr", &free], "nothing listens"),
+        (1, &["load", "memcached", &taken, "--timeout", "100ms"], "stopped answering"),
+        (1, &["serve", "kv", "--listen", &taken], "in use"),
+        (1, &["serve", "rr", "--listen", &taken, "--threads", "2"], "in use"),
+        (2, &["serve", "kv", "--listen", "192.0.2.1:1"], "no address of this machine"),
+        (2, &["serve", "kv", "--listen", "nowhere"], "no address"),
+        (2, &["serve", "kv", "--listen", "127.0.0.1:0", "--threads", "0"], "out of range"),
+        (2, &["serve", "rr", "--listen", "127.0.0.1:0", "--udp", "--request-size", "70000"], "out of range"),
+        (2, &["serve", "kv", "--listen", "127.0.0.1:0", "--cpu", "4000"], "CPU"),
+        (2, &["load", "memcached", "nowhere"], "no address"),
+        (2, &["load", "memcached", "127.0.0.1:0"], "port 0"),
+        (2, &["load", "memcached", at, "--rate", "fast"], "is not a rate"),
+        (2, &["load", "memcached", at, "--rate=-5"], "is not a rate"),
+        (2, &["load", "memcached", at, "--duration", "5"], "no unit"),
+        (2, &["load", "memcached", at, "--duration", "0"], "duration"),
+        (2, &["load", "memcached", at, "--connections", "0"], "out of range"),
+        (2, &["load", "memcached", at, "--connections", "2", "--threads", "3"], "threads"),
+        (2, &["load", "memcached", at, "--depth", "0"], "depth"),
+        (2, &["load", "memcached", at, "--sets", "1.5"], "set ratio"),
+        (2, &["load", "memcached", at, "--keys", "0"], "keys"),
+        (2, &["load", "memcached", at, "--keys", "10q"], "is not a count"),
+        (2, &["load", "memcached", at, "--key-size", "2"], "keys of 2 bytes"),
+        (2, &["load", "memcached", at, "--key-size", "251"], "out of range"),
+        (2, &["load", "memcached", at, "--value-size", "huge"], "is not a size"),
+        (2, &["load", "memcached", at, "--arrivals", "never"], "arrivals"),
+        (2, &["load", "memcached", at, "--cpu", "4000"], "CPU"),
+        (2, &["load", "memcached", at, "--curve"], "--json"),
+        (2, &["load", "rr", at, "--flows", "0"], "out of range"),
+        (2, &["load", "rr", at, "--response-size", "0"], "out of range"),
+        (2, &["load", "http", at], "http"),
+    ] {
+        let done = output(args);
+        let said = stderr(&done);
+        assert_eq!(done.status.code(), Some(status), "{args:?}: {said}");
+        assert!(said.contains(says), "{args:?}: {said}");
+        assert_eq!(done.stdout, b"", "{args:?}");
+        // Abey's own sentences are one line; clap adds a hint to its own.
+        assert!(said.trim_end().lines().count() == 1 || said.contains("--help"), "{args:?}: {said}");
+    }
+}
