@@ -4,8 +4,9 @@
 //!
 //! With a longest wait (`fullbusy`: 1 ms), a longer one is made of several, each of which busy polls anew. The program
 //! sees one wait: it ends with events, when the time it gave is over, or with an error, `EINTR` included. A signal that
-//! arrives between two pieces would run its handler without ending the wait, so all signals are blocked in between and
-//! let through, by the mask of `epoll_pwait`, within the pieces only.
+//! arrives between two pieces would run its handler without ending the wait, so after the first piece all signals are
+//! blocked and let through, by the mask of `epoll_pwait`, within the pieces only. What is left is the moment between
+//! the first piece and the blocking, which a program without a mask has before any wait as well.
 //!
 //! # A timeout of zero
 //!
@@ -176,21 +177,23 @@ impl Target {
     /// Waits for `total`, or without end, in pieces.
     unsafe fn wait_in_pieces(self, piece: Nanos, total: Option<Nanos>, mask: *const sigset_t) -> c_int {
         let deadline = total.map(|total| Nanos::from_nanos(now().as_nanos().saturating_add(total.as_nanos())));
+        // A busy server's wait ends here: it is spared the two calls that block signals.
+        // SAFETY: the caller's promises.
+        let answer = unsafe { self.wait(piece, mask) };
+        if answer != 0 {
+            return answer;
+        }
         let own_mask = block_signals();
         let mask = if mask.is_null() { &raw const own_mask } else { mask };
-        let mut length = piece;
         let answer = loop {
+            let left = deadline.map_or(piece, |deadline| deadline.saturating_sub(now()));
+            if left.is_zero() {
+                break 0;
+            }
             // SAFETY: the caller's promises; the mask is the caller's or our own, which outlives the loop.
-            let answer = unsafe { self.wait(length, mask) };
+            let answer = unsafe { self.wait(piece.min(left), mask) };
             if answer != 0 {
                 break answer;
-            }
-            if let Some(deadline) = deadline {
-                let left = deadline.saturating_sub(now());
-                if left.is_zero() {
-                    break 0;
-                }
-                length = piece.min(left);
             }
         };
         let error = errno();
