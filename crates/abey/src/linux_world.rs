@@ -17,6 +17,11 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
+    /// Whether one was named.
+    pub(crate) fn is_given(&self) -> bool {
+        self.name.is_some()
+    }
+
     /// Opens it; without a name, it is the one Abey was started in.
     pub(crate) fn open(&self) -> Result<NetNs, Failure> {
         Ok(match &self.name {

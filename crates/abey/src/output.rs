@@ -1,4 +1,4 @@
-//! Machine-readable output: one JSON document, `{"rows": [...]}`.
+//! Standard output: one JSON document, `{"rows": [...]}`, or a text.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -18,13 +18,14 @@ pub(crate) fn print_rows<T: Serialize>(rows: &[T]) -> Result<ExitCode, Failure> 
 
 /// Prints a document that has more beside its `rows`.
 pub(crate) fn print_document<T: Serialize>(document: &T) -> Result<ExitCode, Failure> {
-    let write = || -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, document)?;
-        out.write_all(b"\n")?;
-        out.flush()
-    };
-    match write() {
+    let text = serde_json::to_string_pretty(document).map_err(|error| Failure::check(format!("no JSON: {error}")))?;
+    print_text(&format!("{text}\n"))
+}
+
+/// Prints a text on standard output.
+pub(crate) fn print_text(text: &str) -> Result<ExitCode, Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // Whoever reads has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(error) => Err(Failure::check(format!("cannot write to standard output: {error}"))),

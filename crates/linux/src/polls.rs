@@ -43,7 +43,7 @@ use crate::cpu::CpuList;
 use crate::tracefs::Tracefs;
 
 /// The bit of `common_flags` that says a softirq is being served.
-const IN_SOFTIRQ: u32 = 0x10;
+pub(crate) const IN_SOFTIRQ: u32 = 0x10;
 
 /// Polls of one device since its counter was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -6,6 +6,7 @@ mod load;
 mod run;
 mod serve;
 mod set;
+mod status;
 
 use std::process::ExitCode;
 
@@ -22,6 +23,7 @@ pub(crate) enum Command {
     Load(load::Args),
     Serve(serve::Args),
     Set(set::Args),
+    Status(status::Args),
 }
 
 impl Command {
@@ -33,6 +35,7 @@ impl Command {
             Self::Load(args) => load::run(args),
             Self::Serve(args) => serve::run(args),
             Self::Set(args) => set::run(args),
+            Self::Status(args) => status::run(args),
         }
     }
 }

@@ -1,0 +1,170 @@
+//! The status as tables and sentences.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use abey_linux::cpu::CpuList;
+use abey_linux::overview::{DeviceOverview, Known, NapiOverview, Peer};
+use abey_linux::process::{EpollParams, EpollView, ProcessView};
+use comfy_table::{Table, presets};
+
+use super::{Judged, Status, device_sentences, notes, threaded};
+use crate::failure::Failure;
+use crate::output::print_text;
+
+/// What stands in a cell that has nothing to say.
+const NONE: &str = "-";
+
+pub(super) fn print(status: &Status<'_>) -> Result<ExitCode, Failure> {
+    let mut blocks = Vec::new();
+    if status.listed.is_empty() {
+        blocks.push(format!("{} has no device with a NAPI instance", status.overview.place));
+    } else {
+        let mut lines = vec![napi_table(status).trim_fmt()];
+        lines.extend(status.listed.iter().filter_map(|one| traits(one)));
+        blocks.push(lines.join("\n"));
+    }
+    match &status.judged {
+        Some(Judged { processes, verdict }) => {
+            blocks.extend([process_table(processes).trim_fmt(), verdict.to_string()]);
+        }
+        None => blocks.push(device_sentences(status).join("\n")),
+    }
+    blocks.push(notes(status).iter().map(|note| format!("note: {note}")).collect::<Vec<_>>().join("\n"));
+    blocks.retain(|block| !block.is_empty());
+    print_text(&format!("{}\n", blocks.join("\n\n")))
+}
+
+/// A table without lines: columns that `awk` can split where no cell has a space in it.
+fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header).add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table
+}
+
+fn napi_table(status: &Status<'_>) -> Table {
+    let mut rows = Vec::new();
+    for one in &status.listed {
+        // Polls are counted for the device as a whole: they stand in its first row.
+        let mut polls = rates(status, one);
+        let mut instances: Vec<Option<&NapiOverview>> = one.napis.iter().map(Some).collect();
+        if instances.is_empty() {
+            instances.push(None);
+        }
+        for napi in instances {
+            let [queue, id, irq, cpus, kthread, defer, flush, suspend, threaded] = napi_cells(napi);
+            let [softirq, busy, by_kthread] = std::mem::take(&mut polls);
+            let device = one.device.name.clone();
+            rows.push([
+                device, queue, id, irq, cpus, kthread, defer, flush, suspend, threaded, softirq, busy, by_kthread,
+            ]);
+        }
+    }
+    let header = [
+        "device",
+        "queue",
+        "NAPI",
+        "IRQ",
+        "CPUs",
+        "kthread",
+        "defer-hard-irqs",
+        "gro-flush-timeout",
+        "irq-suspend-timeout",
+        "threaded",
+        "softirq/s",
+        "busy/s",
+        "kthread/s",
+    ];
+    table(header, rows)
+}
+
+fn napi_cells(one: Option<&NapiOverview>) -> [String; 9] {
+    fn or_none<T: ToString>(value: Option<T>) -> String {
+        value.map_or_else(|| NONE.to_owned(), |value| value.to_string())
+    }
+    let Some(one) = one else { return std::array::from_fn(|_| NONE.to_owned()) };
+    let napi = &one.napi;
+    let queues: Vec<String> = one.rx_queues.iter().map(u32::to_string).collect();
+    [
+        if queues.is_empty() { NONE.to_owned() } else { queues.join(",") },
+        napi.id.to_string(),
+        or_none(napi.irq),
+        cpus(one),
+        or_none(napi.thread),
+        or_none(napi.defer_hard_irqs),
+        or_none(napi.gro_flush_timeout),
+        or_none(napi.irq_suspend_timeout),
+        or_none(napi.context.map(threaded)),
+    ]
+}
+
+/// Where it polls: its thread's CPUs if it has a thread, else those of its interrupt.
+fn cpus(one: &NapiOverview) -> String {
+    let list = |cpus: &Known<CpuList>| cpus.as_ref().map_or_else(|_| "?".to_owned(), CpuList::to_string);
+    one.thread_cpus.as_ref().or(one.irq_cpus.as_ref()).map_or_else(|| NONE.to_owned(), list)
+}
+
+/// Polls a second in softirq, by processes, and by NAPI threads; blank where they were not counted.
+fn rates(status: &Status<'_>, one: &DeviceOverview) -> [String; 3] {
+    let seconds = status.watched.interval.as_secs_f64();
+    match status.watched.polls.get(&one.device.name) {
+        Some(Ok(polls)) => {
+            [polls.softirq, polls.busy, polls.kthread].map(|count| format!("{:.0}", count as f64 / seconds))
+        }
+        _ => Default::default(),
+    }
+}
+
+/// What the device is, as far as it bears on delivery: its kind, GRO, and a veth's peer.
+fn traits(one: &DeviceOverview) -> Option<String> {
+    let on = |known: &Known<bool>| known.as_ref().map_or("unknown", |on| if *on { "on" } else { "off" });
+    let device = &one.device;
+    let kind = device.kind.as_deref()?;
+    let peer = match &one.peer {
+        None => String::new(),
+        Some(Err(_)) => ", peer unknown".to_owned(),
+        Some(Ok(Peer { name, place, tso })) => format!(", peer {name} in {place} with TSO {}", on(tso)),
+    };
+    Some(format!("{}: {kind}, GRO {}{peer}", device.name, on(&one.gro)))
+}
+
+fn process_table(processes: &[ProcessView]) -> Table {
+    let mut rows = Vec::new();
+    for process in processes {
+        let (pid, name) = (process.pid.to_string(), process.comm.clone());
+        if process.epolls.is_empty() {
+            let sockets = sockets(&process.napi_ids(), 0, process.listeners().count());
+            rows.push([pid.clone(), name.clone(), NONE.to_owned(), NONE.to_owned(), sockets]);
+        }
+        for epoll in &process.epolls {
+            let EpollView { fd, napi_ids, without_napi, listeners, .. } = epoll;
+            let sockets = sockets(napi_ids, *without_napi, *listeners);
+            rows.push([pid.clone(), name.clone(), fd.to_string(), parameters(epoll.params), sockets]);
+        }
+    }
+    table(["pid", "name", "epoll", "busy poll", "sockets"], rows)
+}
+
+fn parameters(params: EpollParams) -> String {
+    match params {
+        EpollParams::Set(set) => {
+            format!("{} us, budget {}{}", set.usecs, set.budget, if set.prefer { ", prefer" } else { "" })
+        }
+        EpollParams::Unset => "not set".to_owned(),
+        EpollParams::Unsupported => "not in this kernel".to_owned(),
+    }
+}
+
+fn sockets(by_napi: &BTreeMap<u32, usize>, without: usize, listeners: usize) -> String {
+    let mut parts: Vec<String> = by_napi.iter().map(|(id, count)| format!("{count} on NAPI {id}")).collect();
+    if without > 0 {
+        parts.push(format!("{without} on none"));
+    }
+    if listeners > 0 {
+        parts.push(format!("{listeners} listening"));
+    }
+    if parts.is_empty() { NONE.to_owned() } else { parts.join(", ") }
+}
