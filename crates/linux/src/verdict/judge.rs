@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use abey_delivery::{EpollBusyPoll, NapiSettings, PollContext};
 
-use super::recognise::{Configured, recognise};
-use super::{DeviceFacts, Facts, NoNapi, ProcessFacts, ProcessVerdict, Reason, State, Verdict};
+use super::recognise::recognise;
+use super::{DeviceFacts, Facts, NoNapi, OwnPolls, ProcessFacts, ProcessVerdict, Reason, State, Verdict};
 use crate::polls::PollCounts;
-use crate::process::{EpollParams, EpollView, SocketState};
+use crate::process::{EpollParams, EpollView, SocketState, SocketView};
 
 /// A process that used less of a CPU than this share of the time had no traffic worth speaking of.
 const IDLE_SHARE: f64 = 0.001;
@@ -145,7 +145,7 @@ impl<'a> Inquiry<'a> {
         let napis = &facts.device.napis;
         let mut here = process.view.napi_ids();
         here.retain(|id, _| napis.iter().any(|(napi, _)| napi == id));
-        let busiest = here.iter().max_by_key(|&(_, sockets)| sockets).map(|(id, _)| *id);
+        let busiest = here.iter().rev().max_by_key(|&(_, sockets)| sockets).map(|(id, _)| *id);
         let chosen = napis.iter().find(|(id, _)| Some(*id) == busiest).or(napis.first());
         let epolls = serving(&process.view.epolls);
         let epoll = most_common(epolls.iter().filter_map(|epoll| epoll.params.get()));
@@ -160,30 +160,36 @@ impl<'a> Inquiry<'a> {
     }
 
     fn verdict(&self) -> ProcessVerdict {
-        let mut reasons = self.path();
-        let reachable = reasons.iter().all(Reason::is_remark);
-        reasons.extend(self.settings());
-        let configured_well = reasons.iter().all(Reason::is_remark);
         let idle = !self.has_traffic();
-        if reachable && configured_well {
-            reasons.extend(self.counted(idle));
-        } else if reachable && idle {
-            reasons.extend(self.silence());
+        if let Some(reason) = self.nowhere() {
+            return self.concluded(if idle { State::Idle } else { State::NotActive }, vec![reason]);
         }
-        let works = reasons.iter().all(Reason::is_remark);
-        let state = match (works, idle) {
+        let mut causes = self.path();
+        let reachable = causes.is_empty();
+        causes.extend(self.settings());
+        if causes.is_empty() {
+            causes.extend(self.counted(idle));
+        } else if reachable && idle {
+            causes.push(self.silence());
+        }
+        let state = match (causes.is_empty(), idle) {
             (true, _) => State::Active,
             (false, false) => State::NotActive,
             (false, true) => State::Idle,
         };
-        // What has to change comes before what is worth knowing.
-        reasons.sort_by_key(Reason::is_remark);
-        let view = &self.process.view;
-        ProcessVerdict { pid: view.pid, name: view.comm.clone(), configured: self.configured(), state, reasons }
+        let mut reasons = causes;
+        for remark in self.remarks() {
+            if !reasons.contains(&remark) {
+                reasons.push(remark);
+            }
+        }
+        self.concluded(state, reasons)
     }
 
-    fn configured(&self) -> Configured {
-        recognise(&self.settings, self.epoll)
+    fn concluded(&self, state: State, reasons: Vec<Reason>) -> ProcessVerdict {
+        let view = &self.process.view;
+        let configured = recognise(&self.settings, self.epoll);
+        ProcessVerdict { pid: view.pid, name: view.comm.clone(), configured, state, reasons }
     }
 
     fn way(&self) -> Way {
@@ -211,31 +217,51 @@ impl<'a> Inquiry<'a> {
         self.facts.interval > Duration::ZERO && cpu.as_secs_f64() < IDLE_SHARE * self.facts.interval.as_secs_f64()
     }
 
-    /// What keeps packets from a NAPI instance of the device.
-    fn path(&self) -> Vec<Reason> {
-        let DeviceFacts { name, tso_peer, network_namespace, .. } = &self.facts.device;
-        let device = name.clone();
-        let view = &self.process.view;
+    /// Why there is nothing to look at: no socket, or no NAPI instance.
+    fn nowhere(&self) -> Option<Reason> {
+        let DeviceFacts { name, network_namespace, .. } = &self.facts.device;
+        let (device, view) = (name.clone(), &self.process.view);
         if view.sockets.is_empty() && view.epolls.is_empty() {
-            return vec![Reason::NoSocket];
+            Some(Reason::NoSocket)
+        } else if view.network_namespace != *network_namespace {
+            Some(Reason::OtherNamespace { device })
+        } else {
+            no_napi(&self.facts.device).map(|why| Reason::NoNapi { device, why })
         }
-        if view.network_namespace != *network_namespace {
-            return vec![Reason::OtherNamespace { device }];
-        }
-        if let Some(why) = no_napi(&self.facts.device) {
-            return vec![Reason::NoNapi { device, why }];
-        }
+    }
+
+    /// What keeps packets from the NAPI instances of the device.
+    fn path(&self) -> Vec<Reason> {
+        let DeviceFacts { name, tso_peer, veth, .. } = &self.facts.device;
+        let device = name.clone();
         let mut reasons = Vec::new();
-        let arrived = !self.here.is_empty() || self.facts.polls.as_ref().is_ok_and(|polls| with_work(polls) > 0);
-        if let Some((peer, place)) = tso_peer.clone().filter(|_| !arrived) {
-            reasons.push(Reason::TsoAtPeer { device: device.clone(), peer, place });
-        }
-        let elsewhere = &self.process.elsewhere;
-        if !elsewhere.is_empty() {
-            let some_here = !self.here.is_empty();
-            reasons.push(Reason::OtherDevice { device, elsewhere: elsewhere.clone(), some_here });
+        if self.here.is_empty() {
+            let bypassing = self.bypassing();
+            let silent = self.facts.polls.as_ref().is_ok_and(|polls| with_work(polls) == 0);
+            match tso_peer.clone() {
+                Some((peer, place)) if bypassing > 0 || silent => {
+                    reasons.push(Reason::TsoAtPeer { device, peer, place });
+                }
+                _ if bypassing > 0 => reasons.push(Reason::NoNapiId { device, sockets: bypassing, veth: *veth }),
+                _ => {}
+            }
+            reasons.extend(self.other_devices());
         }
         reasons
+    }
+
+    /// How many sockets with a peer belong to this device, as far as known, and received through no NAPI instance.
+    fn bypassing(&self) -> usize {
+        let peers = |socket: &&SocketView| socket.state == SocketState::Connected;
+        let here: usize = self.here.values().sum();
+        let explained = here + self.process.elsewhere.values().sum::<usize>();
+        self.process.view.sockets.iter().filter(peers).count().saturating_sub(explained)
+    }
+
+    fn other_devices(&self) -> Option<Reason> {
+        let (device, elsewhere) = (self.facts.device.name.clone(), self.process.elsewhere.clone());
+        let some_here = !self.here.is_empty();
+        (!elsewhere.is_empty()).then_some(Reason::OtherDevice { device, elsewhere, some_here })
     }
 
     /// What is set so that the mode cannot work.
@@ -249,11 +275,24 @@ impl<'a> Inquiry<'a> {
                 reasons.push(Reason::SuspendNotAboveFlush { suspend, flush });
             }
             reasons.extend(self.epoll_parameters());
-            let split = self.epolls.iter().filter(|epoll| epoll.napi_ids.len() > 1);
-            reasons.extend(split.map(|epoll| Reason::SeveralNapis { epoll: epoll.fd, napis: epoll.napi_ids.clone() }));
+        }
+        reasons
+    }
+
+    /// What a mode can be active in spite of.
+    fn remarks(&self) -> Vec<Reason> {
+        let mut reasons = Vec::new();
+        if self.way() == Way::BusyPoll {
+            reasons.extend(self.split_epolls());
         }
         reasons.extend(self.differing_settings());
+        reasons.extend(self.other_devices());
         reasons
+    }
+
+    fn split_epolls(&self) -> impl Iterator<Item = Reason> {
+        let split = self.epolls.iter().filter(|epoll| epoll.napi_ids.len() > 1);
+        split.map(|epoll| Reason::SeveralNapis { epoll: epoll.fd, napis: epoll.napi_ids.clone() })
     }
 
     fn epoll_parameters(&self) -> Option<Reason> {
@@ -288,36 +327,48 @@ impl<'a> Inquiry<'a> {
     }
 
     /// What the counters say against it; nothing when they show the mode at work.
-    fn counted(&self, idle: bool) -> Option<Reason> {
+    fn counted(&self, idle: bool) -> Vec<Reason> {
         let polls = match &self.facts.polls {
             Ok(polls) => polls,
-            Err(why) => return Some(Reason::CannotCount { why: why.clone() }),
+            Err(why) => return vec![Reason::CannotCount { why: why.clone() }],
         };
-        if let Some(silence) = self.silence().filter(|_| idle || with_work(polls) == 0) {
-            return Some(silence);
+        if idle || with_work(polls) == 0 {
+            return vec![self.silence()];
         }
         let softirq = polls.softirq_with_work;
-        match self.way() {
-            Way::BusyPoll => match self.process.own {
-                None => Some(Reason::CannotCount { why: "the polls of its threads could not be counted".to_owned() }),
-                Some(own) if own.with_work > 0 => None,
-                Some(_) if self.zero_waits().is_some() => self.zero_waits(),
-                Some(own) if own.all > 0 => Some(Reason::OwnPollsEmpty { own: own.all, softirq }),
-                Some(_) => Some(Reason::AllInSoftirq { softirq }),
-            },
+        let against = match self.way() {
+            Way::BusyPoll => return self.own_polls(softirq),
             Way::Thread => (polls.kthread_with_work == 0).then_some(Reason::ThreadsDidNotPoll { softirq }),
             Way::Timer => (self.facts.timer_expiries == Some(0)).then_some(Reason::TimerNeverFired),
             Way::Softirq => (softirq == 0).then_some(Reason::NotInSoftirq { busy: polls.busy_with_work }),
+        };
+        Vec::from_iter(against)
+    }
+
+    /// Why the process's own polls do not bring it its packets; nothing when they do.
+    fn own_polls(&self, softirq: u64) -> Vec<Reason> {
+        let Some(OwnPolls { all, with_work }) = self.process.own else {
+            return vec![Reason::CannotCount { why: "the polls of its threads could not be counted".to_owned() }];
+        };
+        if with_work > 0 {
+            return Vec::new();
+        }
+        if let Some(zero) = self.zero_waits() {
+            return vec![zero];
+        }
+        let split: Vec<Reason> = self.split_epolls().collect();
+        match all {
+            _ if !split.is_empty() => split,
+            0 => vec![Reason::AllInSoftirq { softirq }],
+            own => vec![Reason::OwnPollsEmpty { own, softirq }],
         }
     }
 
     /// Nothing happened: for nobody on this device, or not for this process.
-    fn silence(&self) -> Option<Reason> {
+    fn silence(&self) -> Reason {
         match &self.facts.polls {
-            Ok(polls) if with_work(polls) == 0 => {
-                Some(Reason::NothingReceived { device: self.facts.device.name.clone() })
-            }
-            _ => Some(Reason::ProcessIdle),
+            Ok(polls) if with_work(polls) == 0 => Reason::NothingReceived { device: self.facts.device.name.clone() },
+            _ => Reason::ProcessIdle,
         }
     }
 }

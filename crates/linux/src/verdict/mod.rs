@@ -146,7 +146,11 @@ impl Verdict {
     /// The first sentence.
     #[must_use]
     pub fn sentence(&self) -> String {
-        let Self { device, pid, name, configured, evidence, .. } = self;
+        let Self { device, pid, name, evidence, .. } = self;
+        let configured = match &self.configured {
+            no_mode @ Configured::Like { .. } => format!("what is configured ({no_mode})"),
+            mode => mode.to_string(),
+        };
         if self.active {
             format!("{configured} is active for {name} (pid {pid}): {evidence}")
         } else {

@@ -41,6 +41,15 @@ pub enum Reason {
         /// Where the peer is.
         place: String,
     },
+    /// The connections received through no NAPI instance, and it is not known why.
+    NoNapiId {
+        /// The device.
+        device: String,
+        /// How many.
+        sockets: usize,
+        /// Whether the device is a veth.
+        veth: bool,
+    },
     /// The connections use other devices.
     OtherDevice {
         /// The device.
@@ -134,16 +143,6 @@ pub enum Reason {
     },
 }
 
-impl Reason {
-    /// Whether a mode can be active nonetheless: it is a remark then.
-    pub(super) fn is_remark(&self) -> bool {
-        matches!(
-            self,
-            Self::SeveralNapis { .. } | Self::SettingsDiffer { .. } | Self::OtherDevice { some_here: true, .. }
-        )
-    }
-}
-
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -161,6 +160,14 @@ impl fmt::Display for Reason {
                 let list = list.join(", ");
                 let some = if *some_here { "some of its" } else { "its" };
                 write!(f, "{some} connections do not come through {device} ({list}): connect through {device}, or look there")
+            }
+            Self::NoNapiId { device, sockets, veth } => {
+                let check = if *veth {
+                    "turn TCP segmentation offload off at its peer (`ethtool -K PEER tso off` in the peer's namespace)"
+                } else {
+                    "look whether they pass a bridge, tunnel or other virtual device on the way"
+                };
+                write!(f, "{sockets} connections received through no NAPI instance of {device}: {check}")
             }
             Self::NoDeferral { device } => write!(
                 f,
