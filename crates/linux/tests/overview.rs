@@ -231,5 +231,5 @@ fn a_loop_that_never_waits_is_told_from_one_that_is_slow() {
     bed.set("suspend20");
     let verdict = bed.verdict(true);
     assert!(!verdict.active, "{verdict}");
-    assert!(matches!(verdict.reasons[..], [Reason::ZeroTimeout { zero, of }] if zero == of && of > 0), "{verdict}");
+    assert!(matches!(verdict.reasons[..], [Reason::ZeroTimeout { zero, of }] if zero > of / 2), "{verdict}");
 }

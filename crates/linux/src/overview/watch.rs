@@ -41,11 +41,11 @@ struct Doings {
     waits: Option<Waits>,
 }
 
-/// Two counters, the first of which counts a part of what the second does.
+/// Counters of a part and of the rest. Counted apart, a part never exceeds the whole, whenever the two are read.
 #[derive(Debug)]
 struct Share {
     part: Sum,
-    whole: Sum,
+    rest: Sum,
 }
 
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl Watch {
     #[must_use]
     pub fn finish(self) -> Watched {
         let read = |counter: Known<PollCounter>| counter?.read().map_err(|error| error.to_string());
-        // What is a part is read before what it is a part of.
+        // Every count is of the same span, but for the time it takes to read them: those that are shares of others first.
         let processes = self.processes.into_iter().map(|process| (process.pid, process.finish())).collect();
         Watched {
             interval: self.began.elapsed(),
@@ -121,19 +121,20 @@ impl Share {
         // A softirq that runs on top of the thread has the flag set.
         let mine = format!("dev_name == \"{device}\" && !(common_flags & {IN_SOFTIRQ})");
         let open = |filter: &str| Sum::tracepoint(tracefs, ("napi", "napi_poll"), Target::Tasks(tids), Some(filter));
-        Ok(Self { part: open(&format!("{mine} && work > 0"))?, whole: open(&mine)? })
+        Ok(Self { part: open(&format!("{mine} && work > 0"))?, rest: open(&format!("{mine} && work == 0"))? })
     }
 
     /// For each system call that waits for events with a timeout in its arguments: calls with timeout zero, of all.
     fn of_waits(tracefs: &Tracefs, tids: &[u32]) -> Result<Vec<Self>, CountError> {
-        let open = |call, filter| Sum::tracepoint(tracefs, ("syscalls", call), Target::Tasks(tids), filter);
-        let share = |call| Ok(Self { part: open(call, Some("timeout == 0"))?, whole: open(call, None)? });
+        let open = |call, filter| Sum::tracepoint(tracefs, ("syscalls", call), Target::Tasks(tids), Some(filter));
+        let share = |call| Ok(Self { part: open(call, "timeout == 0")?, rest: open(call, "timeout != 0")? });
         ["sys_enter_epoll_wait", "sys_enter_epoll_pwait"].into_iter().map(share).collect()
     }
 
-    /// The part and the whole. The part is read first, so that it never exceeds the whole.
+    /// The part and the whole.
     fn read(mut self) -> Option<(u64, u64)> {
-        Some((self.part.read().ok()?, self.whole.read().ok()?))
+        let part = self.part.read().ok()?;
+        Some((part, part + self.rest.read().ok()?))
     }
 }
 

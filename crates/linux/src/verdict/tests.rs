@@ -207,7 +207,7 @@ fn deferral_that_is_missing_or_too_long() {
             let napi = &mut facts.device.napis[0].1;
             (napi.defer_hard_irqs, napi.gro_flush_timeout) = (defer, Nanos::from_micros(flush));
         });
-        assert_eq!(verdict.reasons, [none.clone()], "{defer} {flush}");
+        assert_eq!(verdict.reasons, std::slice::from_ref(&none), "{defer} {flush}");
     }
     let (suspend, flush) = (Nanos::from_micros(20), Nanos::from_micros(20));
     let verdict = refused(|facts| facts.device.napis[0].1.irq_suspend_timeout = suspend);
@@ -261,12 +261,12 @@ fn two_napi_instances_in_one_epoll() {
     spread(&mut active);
     let verdict = judge(&active);
     assert!(verdict.active, "half polled is polled: {verdict}");
-    assert_eq!(verdict.reasons, [split.clone()]);
+    assert_eq!(verdict.reasons, std::slice::from_ref(&split));
     let verdict = refused(|facts| {
         spread(facts);
         in_softirq(facts, 7);
     });
-    assert_eq!(verdict.reasons, [split.clone()]);
+    assert_eq!(verdict.reasons, std::slice::from_ref(&split));
     active.device.napis[1].1 = NapiSettings::default();
     assert!(matches!(&judge(&active).reasons[1], Reason::SettingsDiffer { configured } if configured.len() == 2));
 }
