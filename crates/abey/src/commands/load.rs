@@ -16,6 +16,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::Failure;
+use crate::output::{print_rows, print_text};
 
 /// Send requests at a given rate, whether or not the server keeps up, and measure latency from intended send times.
 ///
@@ -145,10 +146,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     });
     bar.end();
     match result {
-        Ok(report) => {
-            print(report, &common);
-            Ok(ExitCode::SUCCESS)
-        }
+        Ok(report) => print(report, &common),
         Err(LoadError::Stopped) => {
             eprintln!("abey: interrupted before the end of the measurement: no result");
             Ok(ExitCode::from(INTERRUPTED))
@@ -206,18 +204,18 @@ fn parse_count(text: &str) -> Result<usize, String> {
     count.ok_or_else(|| format!("`{text}` is not a count: write a whole number such as 500, 10k or 1M"))
 }
 
-fn print(mut report: Report, common: &Common) {
+fn print(mut report: Report, common: &Common) -> Result<ExitCode, Failure> {
     if !common.curve {
         report.latency_by_percentile.clear();
     }
     if common.json {
-        println!("{}", serde_json::json!({ "rows": [report] }));
-    } else {
-        println!("{}", table(&report));
-        for note in notes(&report) {
-            println!("{note}");
-        }
+        return print_rows(&[report]);
     }
+    let mut text = format!("{}\n", table(&report));
+    for note in notes(&report) {
+        text += &format!("{note}\n");
+    }
+    print_text(&text)
 }
 
 fn table(report: &Report) -> Table {

@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
+use crate::output::print_text;
 
 /// Run a small epoll server to point a load at, until SIGINT or SIGTERM.
 #[derive(clap::Args)]
@@ -67,7 +68,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         }
     };
     let server: Server = server.map_err(failure)?;
-    println!("listening on {}", server.local_addr());
+    print_text(&format!("listening on {}\n", server.local_addr()))?;
     signals.forever().next();
     server.stop().map_err(Failure::check)?;
     Ok(ExitCode::SUCCESS)
