@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use abey_delivery::EpollBusyPoll;
 use procfs::process::FDTarget;
+
+use crate::epoll::{self, EpollError};
 
 use super::{ProcessError, ProcessView, SocketState, SocketView, Target, explain_io};
 
@@ -106,32 +108,13 @@ fn watched_inode(line: &str) -> Option<u64> {
     u64::from_str_radix(inode, 16).ok()
 }
 
-/// `struct epoll_params` of `linux/eventpoll.h`.
-#[repr(C)]
-#[derive(Default)]
-struct RawParams {
-    usecs: u32,
-    budget: u16,
-    prefer: u8,
-    pad: u8,
-}
-
-nix::ioctl_read!(
-    /// `EPIOCGPARAMS` of ioctl_eventpoll(2).
-    epoll_get_params,
-    0x8a,
-    0x02,
-    RawParams
-);
-
 fn params(target: &Target, epoll: &OwnedFd) -> Result<EpollParams, ProcessError> {
-    let mut raw = RawParams::default();
-    // SAFETY: `raw` has the layout the kernel writes and lives through the call; `epoll` is an open descriptor.
-    match unsafe { epoll_get_params(epoll.as_raw_fd(), &raw mut raw) } {
-        Ok(_) if (raw.usecs, raw.budget, raw.prefer) == (0, 0, 0) => Ok(EpollParams::Unset),
-        Ok(_) => Ok(EpollParams::Set(EpollBusyPoll { usecs: raw.usecs, budget: raw.budget, prefer: raw.prefer != 0 })),
-        Err(nix::errno::Errno::ENOTTY | nix::errno::Errno::EINVAL) => Ok(EpollParams::Unsupported),
-        Err(e) => Err(target.unreadable("the parameters of an epoll instance", &e.to_string())),
+    match epoll::get(epoll.as_fd()) {
+        Ok(EpollBusyPoll { usecs: 0, budget: 0, prefer: false }) => Ok(EpollParams::Unset),
+        Ok(params) => Ok(EpollParams::Set(params)),
+        // The file is an epoll instance, so it is the call that the kernel does not know.
+        Err(EpollError::Unsupported | EpollError::NotEpoll(_)) => Ok(EpollParams::Unsupported),
+        Err(error) => Err(target.unreadable("the parameters of an epoll instance", &error.to_string())),
     }
 }
 
