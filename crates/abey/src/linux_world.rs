@@ -84,7 +84,7 @@ impl From<ApplyError> for Failure {
         match error {
             ApplyError::Netlink(error) => error.into(),
             ApplyError::Journal(error) => error.into(),
-            ApplyError::Settings { .. } | ApplyError::NoQueue { .. } => Self::usage(error),
+            ApplyError::Settings { .. } | ApplyError::TooLong { .. } | ApplyError::NoQueue { .. } => Self::usage(error),
             ApplyError::Held { .. } => Self::check(error),
             _ => Self::lacks(error),
         }

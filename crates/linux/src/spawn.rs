@@ -1,6 +1,6 @@
 //! Starting a process in a given place: its namespace, its CPUs, its end.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -25,6 +25,10 @@ pub trait CommandPlace {
     /// Kills the process when the thread that starts it ends, however it ends. A process that changes its user after
     /// the start is no longer covered (`PR_SET_PDEATHSIG` in `prctl(2)`).
     fn dies_with_parent(&mut self, signal: Signal) -> &mut Self;
+
+    /// Has the process write its number and a newline to this pipe before its program starts, so that whoever reads
+    /// there knows of it even when this process is killed at that very moment. The end of the pipe is not seen before.
+    fn announces_itself(&mut self, to: OwnedFd) -> &mut Self;
 }
 
 impl CommandPlace for Command {
@@ -77,6 +81,23 @@ impl CommandPlace for Command {
         // SAFETY: `prctl` and `getppid` are async-signal-safe system calls; nothing is allocated.
         unsafe { self.pre_exec(bind) }
     }
+
+    fn announces_itself(&mut self, to: OwnedFd) -> &mut Self {
+        let announce = move || {
+            let mut line = [b'\n'; 11];
+            let (mut first, mut rest) = (line.len() - 1, std::process::id());
+            while rest > 0 {
+                first -= 1;
+                line[first] = b'0' + (rest % 10) as u8;
+                rest /= 10;
+            }
+            // A write this short to a pipe is whole or not at all; a reader that has gone is no reason not to start.
+            let _ = nix::unistd::write(&to, &line[first..]);
+            Ok(())
+        };
+        // SAFETY: `getpid` and `write` are async-signal-safe system calls; nothing is allocated.
+        unsafe { self.pre_exec(announce) }
+    }
 }
 
 #[cfg(test)]
@@ -103,6 +124,18 @@ mod tests {
         let (inherited, given_back) = shown.join().expect("no panic");
         assert_ne!(inherited, given_back);
         assert!(given_back.ends_with(b"0000000000000000\n"), "{given_back:?}");
+    }
+
+    #[test]
+    fn a_process_announces_itself_before_its_program_starts() {
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let child = Command::new("true").announces_itself(writer.into()).spawn();
+        let mut said = String::new();
+        // The command, and with it the last writer, went at the end of the statement.
+        std::io::Read::read_to_string(&mut reader, &mut said).expect("read");
+        let mut child = child.expect("true runs");
+        assert_eq!(said, format!("{}\n", child.id()));
+        assert!(child.wait().expect("wait").success());
     }
 
     #[test]

@@ -4,6 +4,8 @@ mod common;
 
 use std::fs;
 use std::process::Command;
+use std::sync::Barrier;
+use std::thread;
 
 use abey_delivery::{Mode, Nanos, NapiSettings, PollContext};
 use abey_linux::apply::{Applied, ApplyError, Place, Plan, Restored, Step, Target, restore_abandoned};
@@ -112,6 +114,45 @@ fn two_holders_of_one_instance_are_refused() {
     assert!(matches!(error, ApplyError::Held { pid, .. } if pid == std::process::id()), "{error}");
     let other = bed.apply(&Target::Queues(vec![1]), "defer50").expect("another instance is free");
     drop((first, other));
+}
+
+#[test]
+fn a_holder_is_respected_also_by_those_who_have_nothing_to_change() {
+    let Some(bed) = Bed::new(1) else { return };
+    let first = bed.apply(&Target::Device, "suspend20").expect("apply");
+    // It would go when the first holder does.
+    assert!(matches!(bed.apply(&Target::Device, "suspend20"), Err(ApplyError::Held { .. })));
+    drop(first);
+    drop(bed.apply(&Target::Device, "suspend20").expect("free again"));
+}
+
+#[test]
+fn of_two_at_the_same_moment_one_is_refused() {
+    let Some(bed) = Bed::new(1) else { return };
+    let (plan, start) = (bed.plan(&Target::Device, "defer50").expect("plan"), Barrier::new(2));
+    let apply = || {
+        let (plan, place) = (plan.clone(), bed.place());
+        start.wait();
+        plan.apply(place, Some(bed.journals.path()))
+    };
+    for _ in 0..20 {
+        // Both are kept until both are known.
+        let both = thread::scope(|scope| {
+            let (one, other) = (scope.spawn(apply), scope.spawn(apply));
+            [one.join().expect("no panic"), other.join().expect("no panic")]
+        });
+        let held = both.iter().filter(|one| matches!(one, Err(ApplyError::Held { .. }))).count();
+        assert_eq!((held, both.iter().filter(|one| one.is_ok()).count()), (1, 1), "{both:?}");
+    }
+    assert_eq!(bed.journal_count(), 0);
+}
+
+#[test]
+fn a_timeout_that_does_not_fit_is_refused_before_anything_is_touched() {
+    let Some(bed) = Bed::new(1) else { return };
+    let long = NapiChange { gro_flush_timeout: Some(Nanos::from_millis(5000)), ..NapiChange::default() };
+    let error = Plan::new(&mut bed.place(), &bed.device, &Target::Device, &long, bed.able).expect_err("too long");
+    assert!(matches!(error, ApplyError::TooLong { setting: "gro-flush-timeout", .. }), "{error}");
 }
 
 #[test]

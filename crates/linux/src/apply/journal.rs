@@ -6,7 +6,9 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 
 use crate::netlink::NetlinkError;
@@ -23,7 +25,10 @@ pub const JOURNAL_DIRECTORY: &str = "/run/abey";
 #[non_exhaustive]
 pub enum JournalError {
     /// It could not be written or read.
-    #[error("cannot {action} the journal {path}: {source}; it is what lets settings be put back after a crash", path = path.display())]
+    #[error(
+        "cannot {action} the journal {path}: {source}; it lets settings be put back after a crash, and is root's to write",
+        path = path.display()
+    )]
     File {
         /// `write`, `read` or `list`.
         action: &'static str,
@@ -80,14 +85,20 @@ pub(super) struct Journal {
 impl Journal {
     pub(super) fn write(directory: &Path, netns_inode: u64, steps: &[Step]) -> Result<Self, JournalError> {
         let pid = std::process::id();
-        let (path, file) = new_file(directory, pid)?;
-        let failed = |source| JournalError::File { action: "write", path: path.clone(), source };
+        let draft = directory.join(format!("{pid}-{}.draft", DRAFTS.fetch_add(1, Ordering::Relaxed)));
+        let failed = |source| JournalError::File { action: "write", path: draft.clone(), source };
         let started = start_time(pid).unwrap_or(0);
         let record = Record { pid, started, netns_inode, steps: steps.to_vec() };
         let mut text = serde_json::to_vec_pretty(&record).map_err(|error| failed(error.into()))?;
         text.push(b'\n');
-        let mut file = file;
-        file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed)?;
+        // Under its own name only once it is whole: who reads half of one takes its writer for dead.
+        let named = fs::File::create(&draft)
+            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
+            .and_then(|()| name(&draft, directory, pid));
+        let path = named.map_err(|error| {
+            let _ = fs::remove_file(&draft);
+            failed(error)
+        })?;
         Ok(Self { path })
     }
 
@@ -97,19 +108,32 @@ impl Journal {
     }
 }
 
-/// A process may hold several sets of settings at once, so the name has a count as well.
-fn new_file(directory: &Path, pid: u32) -> Result<(PathBuf, fs::File), JournalError> {
-    let failed = |path: &Path, source| JournalError::File { action: "write", path: path.to_owned(), source };
-    fs::create_dir_all(directory).map_err(|source| failed(directory, source))?;
+/// How many this process has begun to write: its threads may do so at the same time.
+static DRAFTS: AtomicU32 = AtomicU32::new(0);
+
+/// Gives a journal its name. A process may hold several sets of settings at once, so the name has a count as well.
+fn name(draft: &Path, directory: &Path, pid: u32) -> io::Result<PathBuf> {
     for count in 0.. {
         let path = directory.join(format!("{pid}-{count}.json"));
-        match fs::File::create_new(&path) {
-            Ok(file) => return Ok((path, file)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed(&path, error)),
+        match renameat_with(CWD, draft, CWD, &path, RenameFlags::NOREPLACE) {
+            Ok(()) => return Ok(path),
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
         }
     }
     unreachable!("there are more numbers than files")
+}
+
+/// Makes the directory and keeps others from writing there until the value goes: between finding that nobody holds an
+/// instance and writing down that we do, nobody else may find the same.
+pub(super) fn lock(directory: &Path) -> Result<fs::File, JournalError> {
+    let open = || {
+        fs::create_dir_all(directory)?;
+        let open = fs::File::open(directory)?;
+        open.lock()?;
+        Ok(open)
+    };
+    open().map_err(|source| JournalError::File { action: "write", path: directory.to_owned(), source })
 }
 
 fn records(directory: &Path) -> Result<Vec<(PathBuf, Record)>, JournalError> {
@@ -133,7 +157,7 @@ fn records(directory: &Path) -> Result<Vec<(PathBuf, Record)>, JournalError> {
         };
         match serde_json::from_slice(&text) {
             Ok(record) => found.push((path, record)),
-            // Cut off in the middle of writing: nothing had been changed yet.
+            // Cut off by a file system that lost its end: written before anything was changed.
             Err(error) if error.is_eof() => drop(fs::remove_file(&path)),
             Err(error) => return Err(JournalError::Content { path, reason: error.to_string() }),
         }

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use abey_delivery::{NapiSettings, PollContext, SettingsError};
+use abey_delivery::{Nanos, NapiSettings, PollContext, SettingsError};
 
 use crate::device::Device;
-use crate::napi::{Napi, NapiChange, napis, rx_queues};
+use crate::napi::{LONGEST_TIMEOUT, Napi, NapiChange, napis, rx_queues};
 use crate::netlink::NetlinkError;
 use crate::probe::NapiCapabilities;
 
-use super::journal::{Journal, JournalError, live_journals};
+use super::journal::{Journal, JournalError, live_journals, lock};
 use super::step::{Place, Step, undo_all};
 use super::{Applied, journal::wire};
 
@@ -35,6 +35,14 @@ pub enum ApplyError {
         device: String,
         /// The rule that is broken.
         source: SettingsError,
+    },
+    /// The kernel's interface has 32 bits of nanoseconds for it.
+    #[error("{setting} {timeout} is out of range: it goes from 0 to {LONGEST_TIMEOUT}")]
+    TooLong {
+        /// The setting.
+        setting: &'static str,
+        /// The time asked for.
+        timeout: Nanos,
     },
     /// The kernel refused.
     #[error(transparent)]
@@ -96,6 +104,7 @@ pub enum ApplyError {
 pub struct Plan {
     steps: Vec<Step>,
     warnings: Vec<String>,
+    device: String,
     napis: Vec<u32>,
 }
 
@@ -113,7 +122,15 @@ impl Plan {
     ) -> Result<Self, ApplyError> {
         let all = napis(&mut place.netlink, Some(device.ifindex))?;
         let chosen = choose(place, device, target, &all)?;
-        let mut plan = Self { napis: chosen.iter().map(|napi| napi.id).collect(), ..Self::default() };
+        let napis = chosen.iter().map(|napi| napi.id).collect();
+        let mut plan = Self { device: device.name.clone(), napis, ..Self::default() };
+        for (setting, timeout) in
+            [("gro-flush-timeout", wanted.gro_flush_timeout), ("irq-suspend-timeout", wanted.irq_suspend_timeout)]
+        {
+            if let Some(timeout) = timeout.filter(|timeout| *timeout > LONGEST_TIMEOUT) {
+                return Err(ApplyError::TooLong { setting, timeout });
+            }
+        }
         let mut wide = NapiChange::default();
         for napi in &chosen {
             let before = napi.settings();
@@ -178,11 +195,17 @@ impl Plan {
     /// is changed in the end.
     pub fn apply(self, mut place: Place, journal_directory: Option<&Path>) -> Result<Applied, ApplyError> {
         let journal = match journal_directory {
-            Some(directory) if !self.steps.is_empty() => {
+            Some(directory) if self.steps.is_empty() => {
+                // Nothing to change now, but what another Abey holds it will put back.
+                self.refuse_held(directory, place.netns_inode)?;
+                None
+            }
+            Some(directory) => {
+                let _lock = lock(directory)?;
                 self.refuse_held(directory, place.netns_inode)?;
                 Some(Journal::write(directory, place.netns_inode, &self.steps)?)
             }
-            _ => None,
+            None => None,
         };
         for (taken, step) in self.steps.iter().enumerate() {
             if let Err(error) = step.take(&mut place) {
@@ -199,7 +222,7 @@ impl Plan {
 
     fn refuse_held(&self, directory: &Path, netns_inode: u64) -> Result<(), ApplyError> {
         for (pid, steps) in live_journals(directory, netns_inode)? {
-            if let Some(held) = steps.iter().find(|held| self.steps.iter().any(|step| step.collides(held))) {
+            if let Some(held) = steps.iter().find(|held| self.is_about(held)) {
                 let what = match held {
                     Step::Napi { id, device, .. } => format!("NAPI {id} of {device}"),
                     Step::DeviceFile { device, .. } => device.clone(),
@@ -208,6 +231,14 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Whether a step of somebody else is about what this plan is about, whether the plan changes it or not.
+    fn is_about(&self, other: &Step) -> bool {
+        match other {
+            Step::Napi { id, .. } => self.napis.contains(id),
+            Step::DeviceFile { device, .. } => *device == self.device,
+        }
     }
 }
 
@@ -309,7 +340,6 @@ impl NapiChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abey_delivery::Nanos;
 
     const OLD_KERNEL: NapiCapabilities =
         NapiCapabilities { list: true, deferral: false, suspend: false, threaded: false, threaded_busy: false };

@@ -146,17 +146,6 @@ impl Step {
         }
     }
 
-    /// What two changes would both touch.
-    pub(super) fn collides(&self, other: &Self) -> bool {
-        let device = |step: &Self| match step {
-            Self::Napi { device, .. } | Self::DeviceFile { device, .. } => device.clone(),
-        };
-        match (self, other) {
-            (Self::Napi { id, .. }, Self::Napi { id: other, .. }) => id == other,
-            _ => device(self) == device(other),
-        }
-    }
-
     pub(super) fn take(&self, place: &mut Place) -> Result<(), NetlinkError> {
         match self {
             Self::Napi { id, before, change, .. } => {
