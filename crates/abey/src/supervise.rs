@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use abey_linux::process;
 use abey_linux::spawn::CommandPlace;
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid, getsid};
+use rustix::process::{WaitOptions, wait};
+
+use crate::commands::guard::Guard;
 
 /// What a caller does when it is woken.
 pub(crate) enum Watch {
@@ -57,12 +58,17 @@ impl Signals {
         use std::os::fd::AsFd;
         let timeout = pause.map_or(PollTimeout::NONE, |pause| pause.try_into().unwrap_or(PollTimeout::MAX));
         let _ = poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], timeout);
+        // A session leader is told of a terminal that hangs up in place of the others, not like them.
+        let leads = getsid(None) == Ok(getpid());
         let mut arrived = Vec::new();
         while let Ok(Some(info)) = self.0.read_signal() {
             // What the terminal sends (Ctrl-C), it has sent to the program as well.
             let from_terminal = info.ssi_code == FROM_KERNEL;
-            let signal = Signal::try_from(info.ssi_signo.cast_signed());
-            arrived.extend(signal.ok().filter(|signal| *signal != Signal::SIGCHLD && !from_terminal));
+            let Ok(signal) = Signal::try_from(info.ssi_signo.cast_signed()) else { continue };
+            let known = from_terminal && !(leads && signal == Signal::SIGHUP);
+            if signal != Signal::SIGCHLD && !known {
+                arrived.push(signal);
+            }
         }
         arrived
     }
@@ -76,6 +82,10 @@ pub(crate) struct Supervised {
     others: BTreeSet<u32>,
     ended: Option<u8>,
     asked_to_stop: Option<Instant>,
+    /// The last signal that was passed on and means the end.
+    last_word: Option<Signal>,
+    /// What the guard was told to look after.
+    guarded: Vec<u32>,
 }
 
 /// How long a program that was asked to end may take before it is killed.
@@ -91,17 +101,22 @@ impl Supervised {
         // A server that goes to the background is then still a child of ours, and its settings stay until it ends.
         prctl::set_child_subreaper(true)?;
         let child = command.with_signals(&CAUGHT.into_iter().collect()).spawn()?;
-        Ok(Self { child, signals, others: others.into_iter().collect(), ended: None, asked_to_stop: None })
-    }
-
-    /// The number of the program's first process.
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        Ok(Self {
+            child,
+            signals,
+            others: others.into_iter().collect(),
+            ended: None,
+            asked_to_stop: None,
+            last_word: None,
+            guarded: Vec::new(),
+        })
     }
 
     /// Waits until the program and everything it left in the background has ended, and gives its exit status: its own,
     /// or 128 and the signal that ended it. `look` is called at once and then as often as it asks for.
-    pub(crate) fn wait(&mut self, mut look: impl FnMut(&[u32]) -> Watch) -> u8 {
+    ///
+    /// The guard is told what there is to end if this process is killed.
+    pub(crate) fn wait(&mut self, guard: &mut Guard, mut look: impl FnMut(&[u32]) -> Watch) -> u8 {
         let mut pause = Some(Duration::ZERO);
         let mut in_background = false;
         loop {
@@ -110,9 +125,14 @@ impl Supervised {
             if left.is_empty() {
                 return self.ended.unwrap_or(0);
             }
+            self.tell(guard, &left);
             if self.ended.is_some() && !in_background && self.asked_to_stop.is_none() {
                 in_background = true;
-                eprintln!("abey: the program went to the background; its settings stay until it ends");
+                match self.last_word {
+                    // The first process took the signal for itself, as a shell does, and left the others behind.
+                    Some(signal) => self.pass_on(signal),
+                    None => eprintln!("abey: the program went to the background; its settings stay until it ends"),
+                }
             }
             if pause.is_some() {
                 pause = match look(&left) {
@@ -143,7 +163,19 @@ impl Supervised {
         }
     }
 
+    /// Tells the guard what it has to end, where that has changed.
+    fn tell(&mut self, guard: &mut Guard, members: &[u32]) {
+        // The first process announced itself, and decides for the others as long as it is there.
+        if self.ended.is_some() && self.guarded != members {
+            guard.look_after(members);
+            self.guarded = members.to_vec();
+        }
+    }
+
     fn pass_on(&mut self, signal: Signal) {
+        if matches!(signal, Signal::SIGINT | Signal::SIGQUIT | Signal::SIGTERM) {
+            self.last_word = Some(signal);
+        }
         // The first process decides for the others, as long as it is there.
         let receivers = if self.ended.is_none() { vec![self.child.id()] } else { self.members() };
         for pid in receivers {
@@ -162,19 +194,11 @@ impl Supervised {
 
     /// Takes note of every child that has ended.
     fn collect(&mut self) {
-        loop {
-            let status = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return,
-                Ok(status) => status,
-                Err(_) => continue,
-            };
-            let code = match status {
-                WaitStatus::Exited(_, code) => code as u8,
-                WaitStatus::Signaled(_, signal, _) => 128 + signal as u8,
-                _ => continue,
-            };
-            if status.pid() == Some(pid_of(self.child.id())) {
-                self.ended = Some(code);
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            let by_signal = || status.terminating_signal().map(|signal| 128 + signal);
+            let Some(code) = status.exit_status().or_else(by_signal) else { continue };
+            if pid.as_raw_pid() == self.child.id().cast_signed() {
+                self.ended = Some(code as u8);
             }
         }
     }
@@ -183,6 +207,10 @@ impl Supervised {
     fn members(&self) -> Vec<u32> {
         let mut members = process::descendants(std::process::id()).unwrap_or_default();
         members.retain(|pid| !self.others.contains(pid));
+        // Whatever /proc says: as long as it was not waited for, it is there.
+        if self.ended.is_none() && !members.contains(&self.child.id()) {
+            members.push(self.child.id());
+        }
         members
     }
 }

@@ -1,9 +1,13 @@
 //! `abey guard` (hidden): outlives an `abey run` that was killed, ends its program and puts its settings back.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use abey_linux::apply::restore_abandoned;
@@ -18,9 +22,12 @@ use crate::failure::Failure;
 pub(crate) struct Args {
     #[arg(long)]
     journals: PathBuf,
+    /// The `abey run`
+    #[arg(long)]
+    of: Member,
 }
 
-const PROGRAM: &str = "program ";
+const LOOK_AFTER: &str = "look after ";
 const DONE: &str = "done";
 
 /// How long the program may take to end before it is killed.
@@ -35,7 +42,8 @@ pub(crate) struct Guard {
 impl Guard {
     pub(crate) fn start(journals: &Path) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("guard").arg("--journals").arg(journals);
+        let me = Member::of(std::process::id()).ok_or(io::ErrorKind::NotFound)?;
+        command.arg("guard").arg("--journals").arg(journals).arg("--of").arg(me.to_string());
         // A process group of its own: Ctrl-C at the terminal is not for the guard.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut child = command.spawn()?;
@@ -47,10 +55,17 @@ impl Guard {
         self.child.id()
     }
 
-    /// Names the program to end if this process is killed.
-    pub(crate) fn look_after(&mut self, program: u32) {
+    /// Where a process announces itself as one to end.
+    pub(crate) fn pipe(&self) -> io::Result<OwnedFd> {
+        self.pipe.as_fd().try_clone_to_owned()
+    }
+
+    /// Names the processes to end, with all below them, if this process is killed.
+    pub(crate) fn look_after(&mut self, processes: &[u32]) {
+        let members = processes.iter().filter_map(|pid| Member::of(*pid));
+        let names: Vec<String> = members.map(|member| member.to_string()).collect();
         // A guard that is gone leaves the journal, which `abey set --restore` reads.
-        let _ = writeln!(self.pipe, "{PROGRAM}{program}");
+        let _ = writeln!(self.pipe, "{LOOK_AFTER}{}", names.join(" "));
     }
 
     /// There is nothing left to clean up.
@@ -61,38 +76,89 @@ impl Guard {
     }
 }
 
+/// A process, by its number and when it started: numbers are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Member {
+    pid: u32,
+    started: u64,
+}
+
+impl Member {
+    fn of(pid: u32) -> Option<Self> {
+        process::start_time(pid).map(|started| Self { pid, started })
+    }
+
+    fn runs(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+
+    fn below(self) -> Vec<Self> {
+        let below = process::descendants(self.pid).unwrap_or_default();
+        below.into_iter().filter_map(Self::of).collect()
+    }
+
+    fn send(self, signal: Signal) {
+        let _ = kill(Pid::from_raw(self.pid.cast_signed()), signal);
+    }
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.pid, self.started)
+    }
+}
+
+impl FromStr for Member {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (pid, started) = text.split_once(':').ok_or_else(|| format!("`{text}` is not PID:START"))?;
+        let number = |_| format!("`{text}` is not PID:START");
+        Ok(Self { pid: pid.parse().map_err(number)?, started: started.parse().map_err(number)? })
+    }
+}
+
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     // A session of its own: a terminal that hangs up, or a kill of the whole group, does not reach the guard.
     let _ = setsid();
-    let mut program = None;
+    let mut members = Vec::new();
     for line in BufReader::new(io::stdin()).lines().map_while(Result::ok) {
         if line == DONE {
             return Ok(ExitCode::SUCCESS);
         }
-        program = line.strip_prefix(PROGRAM).and_then(|pid| pid.parse::<u32>().ok()).or(program);
+        if let Some(names) = line.strip_prefix(LOOK_AFTER) {
+            members = names.split(' ').filter_map(|name| name.parse().ok()).collect();
+        } else if let Ok(pid) = line.parse() {
+            // It announced itself (`CommandPlace::announces_itself`).
+            members.extend(Member::of(pid));
+        }
     }
-    // The pipe closed without the word: the process that held it was killed.
-    if let Some(program) = program {
-        end(program);
+    // The pipe closed without the word: the process that held it was killed. It closes a moment before that process is
+    // gone, and as long as it is there its journal counts as held.
+    let closed = Instant::now();
+    while args.of.runs() && closed.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
     }
+    end(&members);
     restore_abandoned(&args.journals)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Ends a program that lost its `abey run`: asks first, then kills what is left of it.
-fn end(program: u32) {
-    let mut members = process::descendants(program).unwrap_or_default();
-    members.push(program);
-    let _ = kill(Pid::from_raw(program.cast_signed()), Signal::SIGTERM);
-    let asked = Instant::now();
-    while asked.elapsed() < PATIENCE {
-        members.retain(|pid| process::start_time(*pid).is_some());
-        if members.is_empty() {
+fn end(asked: &[Member]) {
+    let mut left: BTreeSet<Member> = asked.iter().copied().filter(|member| member.runs()).collect();
+    let below: Vec<Member> = left.iter().flat_map(|member| member.below()).collect();
+    left.iter().for_each(|member| member.send(Signal::SIGTERM));
+    left.extend(below);
+    let since = Instant::now();
+    while since.elapsed() < PATIENCE {
+        left.retain(|member| member.runs());
+        if left.is_empty() {
             return;
         }
+        let below: Vec<Member> = left.iter().flat_map(|member| member.below()).collect();
+        left.extend(below);
         std::thread::sleep(Duration::from_millis(20));
     }
-    for pid in members {
-        let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
-    }
+    left.iter().filter(|member| member.runs()).for_each(|member| member.send(Signal::SIGKILL));
 }

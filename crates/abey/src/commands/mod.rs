@@ -1,7 +1,7 @@
 //! One module per subcommand: its arguments and what it does with the library crates.
 
 mod bench;
-mod guard;
+pub(crate) mod guard;
 mod load;
 mod run;
 mod serve;

@@ -131,23 +131,29 @@ impl Run<'_> {
             self.apply(device)?;
         }
         let mut command = Command::new(program);
-        command.arg0(&self.args.command[0]).args(&self.args.command[1..]).in_netns(&self.netns);
+        command.arg0(&self.args.command[0]).args(&self.args.command[1..]);
+        // Entering a namespace needs a capability, even the one that this process is in.
+        if NetNs::current()?.inode() != self.netns.inode() {
+            command.in_netns(&self.netns);
+        }
         for (name, _) in std::env::vars_os().filter(|(name, _)| library::is_ours(name)) {
             command.env_remove(name);
         }
+        let pipe = guard.pipe().map_err(|error| Failure::lacks(format!("cannot reach the guard process: {error}")))?;
+        command.announces_itself(pipe);
         if let Some((path, config)) = library {
             command.env("LD_PRELOAD", library::preload_value(&path, std::env::var_os("LD_PRELOAD").as_deref()));
             command.envs(config.to_env());
         }
         let started = Supervised::start(&mut command, signals, [guard.pid()]);
+        // The command holds a copy of the pipe, which would keep the guard from seeing the end.
+        drop(command);
         let mut supervised =
             started.map_err(|error| Failure::usage(format!("cannot start {}: {error}", program.display())))?;
-        guard.look_after(supervised.pid());
-
-        let mut search = named.is_empty().then(|| Search { since: Instant::now() });
+        let mut search = named.is_empty().then(|| Search { since: Instant::now(), loopback_since: None });
         let mut failure = None;
-        let code = supervised.wait(|members| {
-            let Some(looking) = &search else { return Watch::Signals };
+        let code = supervised.wait(guard, |members| {
+            let Some(looking) = &mut search else { return Watch::Signals };
             match looking.look(self, members) {
                 Ok(false) => return Watch::After(Duration::from_millis(20)),
                 Ok(true) => search = None,
@@ -196,14 +202,20 @@ impl Run<'_> {
 /// The search for the device, by the address that the program listens on.
 struct Search {
     since: Instant,
+    /// When the program was first seen to listen on loopback and nowhere else.
+    loopback_since: Option<Instant>,
 }
 
 impl Search {
     /// How long a server may take until it listens.
     const PATIENCE: Duration = Duration::from_secs(30);
 
+    /// How long a server that listens on loopback may take until it listens on a network device as well: some open a
+    /// port for their administration first.
+    const LOOPBACK_PATIENCE: Duration = Duration::from_secs(1);
+
     /// Applies the mode once the program listens; whether it does.
-    fn look(&self, run: &mut Run<'_>, members: &[u32]) -> Result<bool, Failure> {
+    fn look(&mut self, run: &mut Run<'_>, members: &[u32]) -> Result<bool, Failure> {
         let mut listening: Vec<SocketAddr> = members
             .iter()
             .filter_map(|pid| process::inspect(*pid).ok())
@@ -219,6 +231,12 @@ impl Search {
                 )));
             }
             return Ok(false);
+        }
+        if listening.iter().all(|address| address.ip().is_loopback()) {
+            let since = *self.loopback_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < Self::LOOPBACK_PATIENCE {
+                return Ok(false);
+            }
         }
         for device in devices_of(run, &listening)? {
             run.apply(&device)?;
