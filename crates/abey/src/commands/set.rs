@@ -24,7 +24,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ID")]
     napi: Option<u32>,
     /// Only the NAPI instances that serve these receive queues of DEV
-    #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "device")]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "device", conflicts_with = "napi")]
     queues: Vec<u32>,
     #[command(flatten)]
     wanted: Wanted,
