@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use abey_bench::linux::{App, BenchError, Matrix, Outcome, Progress, measure};
@@ -89,9 +89,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let (matrix, command) = matrix(&args)?;
     check_writable(&args.out)?;
     let stop = Arc::new(AtomicBool::new(false));
+    let stopped_by = Arc::new(AtomicUsize::new(0));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // A second Ctrl-C ends the process at once; the namespaces and the server end with it.
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register_usize(signal, Arc::clone(&stopped_by), signal as usize))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
     }
@@ -111,7 +113,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let outcome = match measured {
         Err(BenchError::Stopped) => {
             eprintln!("abey: stopped; nothing was written, and nothing is left behind");
-            return Ok(ExitCode::from(130));
+            return Ok(ExitCode::from(128 + stopped_by.load(Ordering::Relaxed) as u8));
         }
         other => other.map_err(failure)?,
     };
@@ -240,6 +242,12 @@ fn date() -> String {
 
 /// That the results can be written has to be known before a minute is spent on them.
 fn check_writable(out: &Path) -> Result<(), Failure> {
+    if out.with_extension("html") == out {
+        return Err(Failure::usage(format!(
+            "--out {} is where the report goes: name the JSON file, and the report is written beside it as .html",
+            out.display()
+        )));
+    }
     for file in [out.to_owned(), out.with_extension("html")] {
         let existed = file.exists();
         let opened = fs::File::options().create(true).append(true).open(&file);

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -82,7 +83,8 @@ impl Server {
         let mut command = app.command(TestBed::address());
         let shown = format!("{command:?}").replace('"', "");
         command.in_netns(&bed.server).on_cpus(&[bed.server_cpu as usize]).dies_with_parent(Signal::SIGKILL);
-        command.stdin(Stdio::null());
+        // A process group of its own: Ctrl-C at the terminal is for the bench, which then ends the server.
+        command.stdin(Stdio::null()).process_group(0);
         for (name, _) in std::env::vars_os().filter(|(name, _)| library::is_ours(name)) {
             command.env_remove(name);
         }
@@ -125,9 +127,12 @@ impl Server {
     fn failed(&mut self, what: String) -> BenchError {
         let mut output = String::new();
         let read = self.output.rewind().and_then(|()| self.output.read_to_string(&mut output));
-        let output = match output.trim() {
-            text if read.is_ok() && !text.is_empty() => format!(" and printed: {text}"),
-            _ => String::new(),
+        // An error is one line, whatever the server printed.
+        let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let output = match lines[..] {
+            [] => String::new(),
+            _ if read.is_err() => String::new(),
+            _ => format!(" and printed: {}", lines.join("; ")),
         };
         BenchError::Server { server: self.shown.clone(), what, output }
     }
