@@ -1,5 +1,5 @@
 //! Servers that nobody patched, under `abey run --mode suspend20 --strict`: they serve load from another namespace, and
-//! counters say that they busy poll while they do; afterwards every setting is as before.
+//! counters and `abey status` say that they busy poll while they do; afterwards every setting is as before.
 
 mod common;
 
@@ -8,6 +8,8 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use abey_linux::polls::PollCounter;
 use abey_linux::process::{self, SocketState};
@@ -52,7 +54,7 @@ impl<'a> Served<'a> {
         let threads: Vec<u32> =
             self.processes().into_iter().flat_map(|pid| process::threads(pid).expect("/proc")).collect();
         let mut counter = PollCounter::open_for(&self.bed.device.name, &[], &threads).expect("root may count");
-        let since = std::time::Instant::now();
+        let since = Instant::now();
         loop {
             self.in_client(&mut load);
             let counts = counter.read().expect("counts");
@@ -61,7 +63,35 @@ impl<'a> Served<'a> {
             }
             assert!(since.elapsed() < DEADLINE, "no packet by busy polling: {counts:?}");
         }
-        // Once `abey status --pid` is in main, its verdict belongs here: the text has to say `active`.
+        self.status_says_active(load);
+    }
+
+    /// What a user is told who asks while the server is under load.
+    fn status_says_active(&self, mut load: impl FnMut() + Send) {
+        let guard = self.run.await_guard();
+        let below_abey = |pid: &u32| process::inspect(*pid).is_ok_and(|view| view.parent == self.run.pid());
+        let first = self.processes().into_iter().find(|pid| *pid != guard && below_abey(pid)).expect("a program");
+        let pid = first.to_string();
+        let enough = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Also when the test fails elsewhere, it ends.
+                let since = Instant::now();
+                while !enough.load(Ordering::Relaxed) && since.elapsed() < DEADLINE {
+                    self.in_client(&mut load);
+                }
+            });
+            let since = Instant::now();
+            // A moment without load between two bounded ones can fall into what is counted.
+            let last = loop {
+                let done = finish(common::abey(&["status", "--pid", &pid, "--interval", "200ms"]));
+                if done.status.success() || since.elapsed() > DEADLINE / 3 {
+                    break done;
+                }
+            };
+            enough.store(true, Ordering::Relaxed);
+            assert!(last.assert_status(0).out.contains(&format!("{MODE} is active for")), "{last:?}");
+        });
     }
 
     /// Ends it as a user does, and finds everything as before.
