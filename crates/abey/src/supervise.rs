@@ -12,7 +12,7 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpid, getsid};
-use rustix::process::{WaitOptions, wait};
+use rustix::process::{WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
 use crate::commands::guard::Guard;
 
@@ -120,12 +120,14 @@ impl Supervised {
         let mut pause = Some(Duration::ZERO);
         let mut in_background = false;
         loop {
-            self.collect();
+            self.collect(guard);
             let left = self.members();
             if left.is_empty() {
                 return self.ended.unwrap_or(0);
             }
-            self.tell(guard, &left);
+            if self.ended.is_some() {
+                self.tell(guard, &left);
+            }
             if self.ended.is_some() && !in_background && self.asked_to_stop.is_none() {
                 in_background = true;
                 match self.last_word {
@@ -163,13 +165,20 @@ impl Supervised {
         }
     }
 
-    /// Tells the guard what it has to end, where that has changed.
+    /// Tells the guard what it has to end, where that has changed. The first process announced itself, and decides for
+    /// the others as long as it is there.
     fn tell(&mut self, guard: &mut Guard, members: &[u32]) {
-        // The first process announced itself, and decides for the others as long as it is there.
-        if self.ended.is_some() && self.guarded != members {
+        if self.guarded != members {
             guard.look_after(members);
             self.guarded = members.to_vec();
         }
+    }
+
+    /// Whether the first process has ended and was not waited for yet.
+    fn first_has_ended(&self) -> bool {
+        let first = rustix::process::Pid::from_child(&self.child);
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(first), look).is_ok_and(|status| status.is_some())
     }
 
     fn pass_on(&mut self, signal: Signal) {
@@ -193,7 +202,12 @@ impl Supervised {
     }
 
     /// Takes note of every child that has ended.
-    fn collect(&mut self) {
+    fn collect(&mut self, guard: &mut Guard) {
+        // What the first process leaves behind is known to the guard before that process is gone.
+        if self.ended.is_none() && self.first_has_ended() {
+            let members = self.members();
+            self.tell(guard, &members);
+        }
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             let by_signal = || status.terminating_signal().map(|signal| 128 + signal);
             let Some(code) = status.exit_status().or_else(by_signal) else { continue };

@@ -190,6 +190,23 @@ fn a_killed_bench_takes_its_server_along() {
 }
 
 #[test]
+fn a_killed_server_ends_the_bench_with_one_sentence() {
+    if !can_bench() {
+        return;
+    }
+    let here = tempfile::tempdir().expect("directory");
+    let mut middle = Middle::of(here.path());
+    common::send(middle.server, Signal::SIGKILL);
+    middle.run.wait();
+    middle.assert_gone();
+    let done = middle.run.end();
+    done.assert_status(1);
+    let said: Vec<&str> = done.errors.lines().filter(|line| !line.starts_with("abey: seed")).collect();
+    assert!(said.len() == 1 && done.out.is_empty(), "{done:?}");
+    assert_eq!(fs::read_dir(here.path()).expect("directory").count(), 0);
+}
+
+#[test]
 fn bad_input_is_one_sentence() {
     if !can_bench() {
         return;

@@ -6,8 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use abey_delivery::NapiSettings;
+use abey_delivery::{Nanos, NapiSettings};
 use abey_linux::device::device_named;
+use abey_linux::napi::{NapiChange, set_napi};
 use abey_linux::netlink::Netlink;
 use abey_linux::netns::NetNs;
 use common::{
@@ -409,6 +410,19 @@ fn a_budget_above_64_is_for_those_who_may() {
     let Some(bed) = Bed::new(1) else { return };
     finish(bed.run(&["--mode", "suspend20", "--dev", &bed.device.name, "--budget", "128"], &["true"])).assert_status(0);
     bed.assert_as_before();
+}
+
+#[test]
+fn what_somebody_else_set_meanwhile_stays_and_is_said() {
+    let Some(bed) = Bed::new(1) else { return };
+    let (run, _) = running(&bed, "defer50");
+    let (id, theirs) = (bed.napi_ids()[0], Nanos::from_micros(77));
+    let mut netlink = Netlink::open(&bed.server).expect("netlink");
+    set_napi(&mut netlink, id, &NapiChange { gro_flush_timeout: Some(theirs), ..NapiChange::default() }).expect("set");
+    run.signal(Signal::SIGTERM);
+    run.end().assert_sentence(143, &["somebody else", &id.to_string(), &bed.device.name]);
+    assert_eq!(bed.settings(), [NapiSettings { gro_flush_timeout: theirs, ..NapiSettings::default() }]);
+    assert_eq!(fs::read_dir(bed.journals()).expect("directory").count(), 0);
 }
 
 #[test]

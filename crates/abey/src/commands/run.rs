@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use abey_delivery::{EpollBusyPoll, Mode, ModeSettings};
-use abey_linux::apply::{Applied, JOURNAL_DIRECTORY, Place, Plan, Target, restore_abandoned};
+use abey_linux::apply::{Applied, JOURNAL_DIRECTORY, Place, Plan, Restored, Target, restore_abandoned};
 use abey_linux::device::{Device, device_named, devices};
 use abey_linux::library::{self, LibraryConfig, Steering};
 use abey_linux::napi::{NapiChange, napis};
@@ -188,8 +188,9 @@ impl Run<'_> {
     fn restore(&mut self) -> Result<(), Failure> {
         let mut failed = None;
         for applied in self.applied.drain(..) {
-            if let Err(error) = applied.restore() {
-                failed = Some(error);
+            match applied.restore() {
+                Ok(restored) => restored.iter().filter_map(left_to_others).for_each(|line| eprintln!("abey: {line}")),
+                Err(error) => failed = Some(error),
             }
         }
         let explain = |error| {
@@ -197,6 +198,14 @@ impl Run<'_> {
         };
         failed.map_or(Ok(()), |error| Err(explain(error)))
     }
+}
+
+/// What is not as it was before, because it is no longer what this run made it.
+fn left_to_others(restored: &Restored) -> Option<String> {
+    let Restored::LeftToOthers(step) = restored else { return None };
+    let change = step.changes().into_iter().next()?;
+    let what = change.napi.map_or_else(String::new, |id| format!("NAPI {id} of "));
+    Some(format!("somebody else changed {what}{} meanwhile: what they set stays", change.device))
 }
 
 /// The search for the device, by the address that the program listens on.
