@@ -6,6 +6,7 @@ mod commands;
 mod failure;
 mod linux_world;
 mod output;
+mod program;
 mod supervise;
 
 use std::process::ExitCode;

@@ -370,6 +370,42 @@ fn a_program_the_kernel_cannot_start_leaves_nothing() {
     bed.assert_as_before();
 }
 
+/// A statically linked program that exits with 9 (Linux on x86-64): the least of ELF, and three instructions.
+#[cfg(target_arch = "x86_64")]
+fn static_program(directory: &Path) -> String {
+    let code = [0xb8, 60, 0, 0, 0, 0xbf, 9, 0, 0, 0, 0x0f, 0x05];
+    let (base, start, size) = (0x40_0000_u64, 64 + 56_u64, 64 + 56 + code.len() as u64);
+    let mut file = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut put = |bytes: &[u8]| file.extend_from_slice(bytes);
+    // Executable, x86-64, version 1; entry, program headers, no section headers, no flags; sizes and counts.
+    [2_u16, 62, 1, 0].iter().for_each(|half| put(&half.to_le_bytes()));
+    [base + start, 64, 0].iter().for_each(|word| put(&word.to_le_bytes()));
+    [0_u16, 0, 64, 56, 1, 64, 0, 0].iter().for_each(|half| put(&half.to_le_bytes()));
+    // One segment to load, to read and execute: offset, addresses, sizes, alignment.
+    [1_u32, 5].iter().for_each(|word| put(&word.to_le_bytes()));
+    [0, base, base, size, size, 0x1000].iter().for_each(|word| put(&word.to_le_bytes()));
+    put(&code);
+    let path = directory.join("static");
+    fs::write(&path, file).expect("written");
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("permissions");
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_program_the_library_cannot_reach_is_said_or_refused() {
+    let Some(bed) = Bed::new(1) else { return };
+    let here = tempfile::tempdir().expect("directory");
+    let program = static_program(here.path());
+    let strict = ["--mode", "suspend20", "--strict", "--dev", &bed.device.name];
+    finish(bed.run(&strict, &[&program])).assert_refused(3, &[&program, "statically linked"]);
+    finish(bed.run_mode("suspend20", &[&program])).assert_refused(9, &[&program, "statically linked"]);
+    // A mode that needs nothing of the program has nothing to say.
+    let plain = finish(bed.run_mode("defer50", &[&program]));
+    assert_eq!(plain.assert_status(9).errors, "");
+    bed.assert_as_before();
+}
+
 #[test]
 fn a_kernel_without_the_mode_is_status_3() {
     let Some(bed) = Bed::new(1) else { return };

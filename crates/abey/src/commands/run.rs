@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -24,6 +23,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use crate::commands::guard::Guard;
 use crate::failure::Failure;
 use crate::linux_world::{Namespace, napi_part_only};
+use crate::program::{find_program, why_not_preloaded};
 use crate::supervise::{Signals, Supervised, Watch};
 
 /// Run an unmodified program under a delivery mode, and put every setting back when it ends
@@ -68,6 +68,15 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let settings = settings(&args)?;
     check_epoll(settings.epoll)?;
     let library = library_for(&args, &settings)?;
+    if let Some(why) = library.as_ref().and_then(|_| why_not_preloaded(&program)) {
+        let said = format!("{} {why}, so {} cannot reach its event loop", program.display(), args.mode);
+        if args.strict {
+            return Err(Failure::lacks(format!(
+                "{said}: use a mode that needs nothing of the program, such as defer50"
+            )));
+        }
+        eprintln!("abey: {said}; only the settings of the device are in force");
+    }
     let netns = args.namespace.open()?;
     let mut run = Run { args: &args, settings, netns, applied: Vec::new() };
     let named = run.named_devices()?;
@@ -338,23 +347,4 @@ fn library_for(args: &Args, settings: &ModeSettings) -> Result<Option<PathBuf>, 
     config.validate().map_err(Failure::usage)?;
     let exe = std::env::current_exe().map_err(|error| Failure::lacks(format!("cannot find my own file: {error}")))?;
     library::find_library(&exe).map(Some).map_err(Failure::lacks)
-}
-
-/// Finds the program as a shell would, so that one that does not exist is known before anything is changed.
-fn find_program(name: &OsString) -> Result<PathBuf, Failure> {
-    let executable =
-        |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
-    let shown = Path::new(name).display();
-    if Path::new(name).components().count() > 1 || Path::new(name).is_absolute() {
-        return match Path::new(name) {
-            path if executable(path) => Ok(path.to_owned()),
-            path if path.exists() => Err(Failure::usage(format!("{shown} is not executable: check its permissions"))),
-            _ => Err(Failure::usage(format!("there is no program {shown}: check the path"))),
-        };
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|directory| directory.join(name))
-        .find(|candidate| executable(candidate))
-        .ok_or_else(|| Failure::usage(format!("there is no program `{shown}` in PATH: check the name")))
 }
