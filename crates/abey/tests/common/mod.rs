@@ -287,13 +287,12 @@ impl Running {
     /// Waits for the end.
     pub(crate) fn end(mut self) -> Finished {
         let status = self.wait();
-        let (out, errors) = (self.printed(), text(&self.errors));
-        Finished { status, out, errors }
+        Finished { status, out: text(&self.out), errors: self.errors_so_far() }
     }
 
-    /// What it has printed up to now.
-    pub(crate) fn printed(&self) -> String {
-        text(&self.out)
+    /// What it has printed on standard error up to now.
+    pub(crate) fn errors_so_far(&self) -> String {
+        text(&self.errors)
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {
