@@ -122,21 +122,25 @@ impl NetNs {
     /// A directory of the namespace's own `/sys`, on a mount that nobody else can see.
     ///
     /// sysfs shows the devices of the namespace it was mounted in, not of the reader, so each namespace needs its own.
+    /// Without the privilege to mount, the calling thread's own namespace has the `/sys` that is there.
     ///
     /// # Errors
     /// Without `CAP_SYS_ADMIN`, unless it is the calling thread's own namespace.
     pub fn sysfs(&self) -> Result<File, NetNsError> {
         let denied = |source: io::Error| NetNsError::Denied { action: "look at /sys of", source };
-        if Self::current()?.inode() == self.inode() {
-            return File::open("/sys").map_err(denied);
-        }
-        self.run(|| {
+        let mounted = self.run(|| -> io::Result<File> {
             let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
             fsconfig_create(context.as_fd())?;
-            let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-            Ok(File::from(mount))
-        })?
-        .map_err(|error: rustix::io::Errno| denied(error.into()))
+            Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?.into())
+        })?;
+        match mounted {
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied && Self::current()?.inode() == self.inode() =>
+            {
+                File::open("/sys").map_err(denied)
+            }
+            other => other.map_err(denied),
+        }
     }
 
     /// The number that identifies the namespace until the machine restarts, as `ls -l /proc/self/ns` shows it.
