@@ -8,6 +8,31 @@ use abey_linux::netns::{NetNs, NetNsError};
 
 use crate::failure::Failure;
 
+/// Who owns the NIC queue.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(crate) struct World {
+    /// Who owns the NIC queue; this version has the kernel's own NAPI only
+    #[arg(long, value_enum, default_value_t = WorldChoice::Linux)]
+    world: WorldChoice,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum WorldChoice {
+    Linux,
+    Datapath,
+    Both,
+}
+
+impl World {
+    /// Refuses the worlds that this version does not have.
+    pub(crate) fn only_linux(self) -> Result<(), Failure> {
+        if self.world == WorldChoice::Linux {
+            return Ok(());
+        }
+        Err(Failure::usage("this version has the linux world only: leave --world out, or say --world linux"))
+    }
+}
+
 /// The namespace a command works in.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Namespace {

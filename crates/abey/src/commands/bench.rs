@@ -16,8 +16,8 @@ use abey_linux::library::find_library;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::failure::Failure;
-use crate::linux_world::napi_part_only;
-use crate::output::print_document;
+use crate::linux_world::{World, napi_part_only};
+use crate::output::{print_document, print_text};
 
 /// Measure every delivery mode on this machine, on a test network of its own
 ///
@@ -26,9 +26,8 @@ use crate::output::print_document;
 /// active by counters before a row counts. Nothing is left behind. Needs root.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to measure
-    #[arg(long, value_enum, default_value_t = WorldChoice::Linux)]
-    world: WorldChoice,
+    #[command(flatten)]
+    world: World,
     /// The modes to measure [default: base,defer50,napibusy,fullbusy,suspend20,threaded]
     #[arg(long, value_name = "MODE,..", value_delimiter = ',')]
     modes: Vec<Mode>,
@@ -62,13 +61,6 @@ pub(crate) struct Args {
     /// One JSON document on standard output, in place of the table
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum WorldChoice {
-    Linux,
-    Datapath,
-    Both,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -124,23 +116,18 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.json {
         return print_document(&document);
     }
-    print!("{}", table::terminal(&document.rows));
+    let mut text = table::terminal(&document.rows);
     if let Some(comparison) = &comparison {
-        print!("\n{}", table::comparison(comparison));
+        text += &format!("\n{}", table::comparison(comparison));
     }
     for note in &document.notes {
-        println!("note: {note}");
+        text += &format!("note: {note}\n");
     }
-    println!("\n{written}");
-    Ok(ExitCode::SUCCESS)
+    print_text(&format!("{text}\n{written}\n"))
 }
 
 fn matrix(args: &Args) -> Result<(Matrix, String), Failure> {
-    if args.world != WorldChoice::Linux {
-        return Err(Failure::usage(
-            "this version measures the linux world only: leave --world out, or say --world linux",
-        ));
-    }
+    args.world.only_linux()?;
     if !nix::unistd::geteuid().is_root() {
         return Err(Failure::lacks(
             "abey bench needs root, to make its network namespaces: run it with sudo, for example `sudo -E cargo run \

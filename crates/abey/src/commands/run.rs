@@ -22,7 +22,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 use crate::commands::guard::Guard;
 use crate::failure::Failure;
-use crate::linux_world::{Namespace, napi_part_only};
+use crate::linux_world::{Namespace, World, napi_part_only};
 use crate::program::{find_program, why_not_preloaded};
 use crate::supervise::{Signals, Supervised, Watch};
 
@@ -54,6 +54,8 @@ pub(crate) struct Args {
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
+    world: World,
+    #[command(flatten)]
     namespace: Namespace,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
@@ -64,6 +66,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    args.world.only_linux()?;
     let program = find_program(&args.command[0])?;
     let settings = settings(&args)?;
     check_epoll(settings.epoll)?;

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::linux_world::{Namespace, napi_part_only};
-use crate::output::print_rows;
+use crate::output::{print_rows, print_text};
 
 /// Change the delivery settings of a device's NAPI instances, or of one; they stay changed
 #[derive(clap::Args)]
@@ -118,18 +118,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.json {
         return print_rows(&changes);
     }
+    let mut text = String::new();
     if changes.is_empty() {
-        println!("{}: nothing to change", device.name);
+        text += &format!("{}: nothing to change\n", device.name);
     }
     for change in changes {
-        println!("{change}{}", if args.dry_run { " (not changed: dry run)" } else { "" });
+        text += &format!("{change}{}\n", if args.dry_run { " (not changed: dry run)" } else { "" });
     }
     if let Some(mode) = args.wanted.mode.filter(|mode| mode.settings().epoll.is_some()) {
         eprintln!(
             "abey: {mode} also needs epoll parameters in the server: start it with `abey run`, or set them in the server"
         );
     }
-    Ok(ExitCode::SUCCESS)
+    print_text(&text)
 }
 
 fn find(place: &mut Place, args: &Args, namespace: &str) -> Result<(Device, Target), Failure> {
@@ -176,12 +177,13 @@ fn restore(args: &Args) -> Result<ExitCode, Failure> {
         return print_rows(&rows);
     }
     if rows.is_empty() {
-        println!("nothing to put back: no Abey was killed in the middle of a run");
+        return print_text("nothing to put back: no Abey was killed in the middle of a run\n");
     }
+    let mut text = String::new();
     for RestoredRow { outcome, change } in rows {
         let SettingChange { device, napi, setting, before, after } = change;
         let napi = napi.map_or_else(|| "every NAPI".to_owned(), |id| format!("NAPI {id}"));
-        println!("{device} {napi}: {setting} {after} -> {before} ({outcome})");
+        text += &format!("{device} {napi}: {setting} {after} -> {before} ({outcome})\n");
     }
-    Ok(ExitCode::SUCCESS)
+    print_text(&text)
 }

@@ -3,6 +3,7 @@
 mod journal;
 mod plan;
 mod step;
+mod wire;
 
 pub use journal::{JOURNAL_DIRECTORY, JournalError, Restored, restore_abandoned};
 pub use plan::{ApplyError, Plan, Target};

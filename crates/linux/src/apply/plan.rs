@@ -11,7 +11,7 @@ use crate::probe::NapiCapabilities;
 
 use super::journal::{Journal, JournalError, live_journals, lock};
 use super::step::{Place, Step, undo_all};
-use super::{Applied, journal::wire};
+use super::{Applied, wire};
 
 /// Which NAPI instances of a device a change is for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::netlink::{Netlink, NetlinkError};
 use crate::netns::NetNs;
 
 use super::journal::Restored;
-use super::journal::wire::{ChangeRecord, SettingsRecord};
+use super::wire::{ChangeRecord, SettingsRecord};
 
 /// Where steps are taken: a namespace's netlink and its `/sys`.
 pub struct Place {
