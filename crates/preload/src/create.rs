@@ -6,7 +6,7 @@ use abey_linux::{epoll, steer};
 use libc::c_int;
 
 use crate::report::Topic;
-use crate::{real, state};
+use crate::{members, real, state};
 
 /// `epoll_create(2)`.
 // SAFETY: has the type and the meaning of the C library's function of this name.
@@ -60,6 +60,7 @@ extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 fn new_epoll(fd: c_int) -> c_int {
+    members::made(fd);
     if let Some(busy_poll) = &state::get().epoll
         && let Some(instance) = borrow(fd)
     {

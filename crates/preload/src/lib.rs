@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `epoll_create`, `epoll_create1` | the mode's busy-poll parameters are set on the new instance (`EPIOCSPARAMS`) |
 //! | `epoll_wait`, `epoll_pwait`, `epoll_pwait2` | `fullbusy`: no wait in the kernel blocks for longer than 1 ms; opt-in: a wait with timeout 0 polls once |
+//! | `epoll_ctl` | nothing; tells which instances watch connections, since only those are waited for in pieces |
 //! | `socket` | `sockbusyX`: `SO_BUSY_POLL` on IPv4 and IPv6 sockets |
 //! | `listen` | opt-in: queue steering of `SO_REUSEPORT` groups |
 //!
@@ -29,6 +30,7 @@
 
 mod create;
 mod entry;
+mod members;
 mod real;
 mod report;
 mod state;

@@ -14,6 +14,7 @@ type Create = unsafe extern "C" fn(c_int) -> c_int;
 type Wait = unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int) -> c_int;
 type Pwait = unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
 type Pwait2 = unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, *const timespec, *const sigset_t) -> c_int;
+type Control = unsafe extern "C" fn(c_int, c_int, c_int, *mut epoll_event) -> c_int;
 type Socket = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
 type Listen = unsafe extern "C" fn(c_int, c_int) -> c_int;
 
@@ -22,6 +23,7 @@ pub(crate) static EPOLL_CREATE1: Next<Create> = Next::new(c"epoll_create1", dire
 pub(crate) static EPOLL_WAIT: Next<Wait> = Next::new(c"epoll_wait", direct::epoll_wait as *mut c_void);
 pub(crate) static EPOLL_PWAIT: Next<Pwait> = Next::new(c"epoll_pwait", direct::epoll_pwait as *mut c_void);
 pub(crate) static EPOLL_PWAIT2: Next<Pwait2> = Next::new(c"epoll_pwait2", direct::epoll_pwait2 as *mut c_void);
+pub(crate) static EPOLL_CTL: Next<Control> = Next::new(c"epoll_ctl", direct::epoll_ctl as *mut c_void);
 pub(crate) static SOCKET: Next<Socket> = Next::new(c"socket", direct::socket as *mut c_void);
 pub(crate) static LISTEN: Next<Listen> = Next::new(c"listen", direct::listen as *mut c_void);
 
@@ -116,6 +118,11 @@ mod direct {
     ) -> c_int {
         // SAFETY: the caller's arguments, as they are.
         unsafe { syscall(libc::SYS_epoll_pwait2, epfd, events, max, timeout, mask, SIGSET_BYTES) as c_int }
+    }
+
+    pub(super) unsafe extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        // SAFETY: the caller's arguments, as they are.
+        unsafe { syscall(libc::SYS_epoll_ctl, epfd, op, fd, event) as c_int }
     }
 
     pub(super) unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {

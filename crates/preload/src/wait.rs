@@ -27,6 +27,7 @@ use std::ptr::{null, null_mut};
 use abey_delivery::Nanos;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
+use crate::members::has_connections;
 use crate::report::Topic;
 use crate::{real, state};
 
@@ -62,7 +63,7 @@ unsafe extern "C-unwind" fn epoll_wait(epfd: c_int, events: *mut epoll_event, ma
     let target = Target { epfd, events, max };
     // SAFETY: the caller's promises are passed on.
     unsafe {
-        match plan(milliseconds(timeout)) {
+        match plan(epfd, milliseconds(timeout)) {
             Plan::Plain => real::EPOLL_WAIT.get()(epfd, events, max, timeout),
             Plan::PollOnce => target.poll_once(null()),
             Plan::Pieces { piece, total } => target.wait_in_pieces(piece, total, null()),
@@ -86,7 +87,7 @@ unsafe extern "C-unwind" fn epoll_pwait(
     let target = Target { epfd, events, max };
     // SAFETY: the caller's promises are passed on.
     unsafe {
-        match plan(milliseconds(timeout)) {
+        match plan(epfd, milliseconds(timeout)) {
             Plan::Plain => real::EPOLL_PWAIT.get()(epfd, events, max, timeout, mask),
             Plan::PollOnce => target.poll_once(mask),
             Plan::Pieces { piece, total } => target.wait_in_pieces(piece, total, mask),
@@ -111,8 +112,8 @@ unsafe extern "C-unwind" fn epoll_pwait2(
     // SAFETY: the caller's promises are passed on; among them, that `timeout` is null or points to a time.
     unsafe {
         let plan = match timeout.as_ref().map(nanoseconds) {
-            None => plan(None),
-            Some(Some(span)) => plan(Some(span)),
+            None => plan(epfd, None),
+            Some(Some(span)) => plan(epfd, Some(span)),
             // No time at all: the kernel's to refuse.
             Some(None) => Plan::Plain,
         };
@@ -138,12 +139,14 @@ fn nanoseconds(timeout: &timespec) -> Option<Nanos> {
 }
 
 #[inline]
-fn plan(timeout: Option<Nanos>) -> Plan {
+fn plan(epfd: c_int, timeout: Option<Nanos>) -> Plan {
     let config = state::get();
     match (timeout, config.max_wait) {
         (Some(Nanos::ZERO), _) if config.poll_on_zero_timeout => Plan::PollOnce,
-        (Some(total), Some(piece)) if total > piece => Plan::Pieces { piece, total: Some(total) },
-        (None, Some(piece)) => Plan::Pieces { piece, total: None },
+        (Some(total), Some(piece)) if total > piece && has_connections(epfd) => {
+            Plan::Pieces { piece, total: Some(total) }
+        }
+        (None, Some(piece)) if has_connections(epfd) => Plan::Pieces { piece, total: None },
         _ => Plan::Plain,
     }
 }

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -51,13 +52,17 @@ fn wait(call: Call, epfd: RawFd, timeout: i32, mask: Option<&libc::sigset_t>) ->
 struct Setting {
     epoll: Epoll,
     event: EventFd,
+    /// Waits are made of pieces for instances that watch one of these.
+    _socket: UdpSocket,
 }
 
 fn setting() -> Setting {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("an epoll instance");
     let event = EventFd::from_value(0).expect("an eventfd");
     epoll.add(&event, EpollEvent::new(EpollFlags::EPOLLIN, 7)).expect("added");
-    Setting { epoll, event }
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, 8)).expect("added");
+    Setting { epoll, event, _socket: socket }
 }
 
 impl Setting {
@@ -359,4 +364,40 @@ fn where_epoll_pwait2_is_forbidden_waits_still_work_and_polling_once_says_that_i
     let said = succeeds(guest("guest_sandboxed", &[POLL]));
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(said.starts_with("libabey.so: epoll_pwait2 is not available"), "{said}");
+}
+
+/// How often this thread slept in a wait of 200 ms.
+fn sleeps(epoll: &Epoll) -> i64 {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let slept = || getrusage(UsageWho::RUSAGE_THREAD).expect("usage").voluntary_context_switches();
+    let before = slept();
+    assert_eq!(wait(Call::Wait, epoll.0.as_raw_fd(), 200, None).0, 0);
+    slept() - before
+}
+
+#[test]
+#[ignore = "a guest"]
+fn guest_listening() {
+    if !is_guest("guest_listening") {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let accepting = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("an epoll instance");
+    accepting.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, 1)).expect("added");
+    assert!(sleeps(&accepting) < 5, "an accept loop is woken without need");
+    assert!(sleeps(&setting().epoll) >= 10, "a loop with a connection waits in one piece");
+    // A number that is used again is another instance.
+    let number = accepting.0.as_raw_fd();
+    accepting
+        .add(UdpSocket::bind("127.0.0.1:0").expect("a socket"), EpollEvent::new(EpollFlags::EPOLLIN, 2))
+        .expect("added");
+    drop(accepting);
+    let again = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("an epoll instance");
+    assert_eq!(again.0.as_raw_fd(), number);
+    assert!(sleeps(&again) < 5, "an instance inherits the notes of an earlier one");
+}
+
+#[test]
+fn only_instances_with_connections_are_waited_for_in_pieces() {
+    succeeds_silently(guest("guest_listening", &[PIECES]));
 }
