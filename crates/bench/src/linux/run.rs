@@ -187,10 +187,36 @@ fn figures(report: &Report, work: &Work, usage: Usage, testimony: &Testimony, be
     figures
 }
 
-/// The latency curve, as far as the run has enough answers for it.
+/// The latency curve at [`CURVE_PERCENTILES`], as far as the run has enough answers for it.
 fn curve(report: &Report) -> Vec<CurvePoint> {
-    let beyond = |percentile: f64| (100.0 - percentile) / 100.0 * report.count as f64;
-    let wanted = |percentile: f64| CURVE_PERCENTILES.contains(&percentile) && beyond(percentile) >= 10.0;
-    let points = report.latency_by_percentile.iter().filter(|(percentile, _)| wanted(*percentile));
-    points.map(|&(percentile, us)| CurvePoint { percentile, us }).collect()
+    curve_of(&report.latency_by_percentile, report.count)
+}
+
+/// The generator gives ten points for each halving of the distance to 100 %; the next one above a percentile stands for
+/// it.
+fn curve_of(points: &[(f64, f64)], count: u64) -> Vec<CurvePoint> {
+    let beyond = |percentile: f64| ((100.0 - percentile) / 100.0 * count as f64).round();
+    let wanted = CURVE_PERCENTILES.into_iter().filter(|percentile| beyond(*percentile) >= 10.0);
+    wanted
+        .filter_map(|percentile| {
+            let &(_, us) = points.iter().find(|(at, _)| *at >= percentile)?;
+            Some(CurvePoint { percentile, us })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_curve_reaches_as_far_as_the_answers_do() {
+        let points: Vec<(f64, f64)> = (0..=2000).map(|n| (f64::from(n) / 20.0, f64::from(n))).collect();
+        let curve = curve_of(&points, 10_000);
+        let last = curve.last().expect("points");
+        assert_eq!((last.percentile, last.us), (99.9, 1998.0));
+        assert_eq!(curve.first().map(|point| point.percentile), Some(0.0));
+        assert!(curve.windows(2).all(|pair| pair[0].us <= pair[1].us));
+        assert!(curve_of(&points, 9).is_empty(), "nine answers are no distribution");
+    }
 }
