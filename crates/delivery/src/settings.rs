@@ -50,6 +50,51 @@ pub struct NapiSettings {
     pub hold: Option<Hold>,
 }
 
+/// How many packets one poll of an instance may take (`NAPI_POLL_WEIGHT`).
+pub const DEFAULT_WEIGHT: u16 = 64;
+
+/// Which of the two published forms of IRQ suspension an instance follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SuspendVariant {
+    /// As merged in Linux 6.13: a busy poll that ends arms gro-flush-timeout, and only delivering events moves the timer
+    /// out to irq-suspend-timeout.
+    #[default]
+    Merged,
+    /// As in the first five revisions of the series: a busy poll that ends under *prefer*, and a completion under it,
+    /// arm irq-suspend-timeout whenever it is set.
+    Early,
+}
+
+/// What is fixed when a NAPI instance is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NapiConfig {
+    /// How many packets one poll may take; at least 1.
+    pub weight: u16,
+    /// Which form of IRQ suspension to follow.
+    pub suspend: SuspendVariant,
+}
+
+impl Default for NapiConfig {
+    fn default() -> Self {
+        Self { weight: DEFAULT_WEIGHT, suspend: SuspendVariant::Merged }
+    }
+}
+
+/// What one softirq run may use before it gives way to the scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SoftirqLimits {
+    /// Packets (`net.core.netdev_budget`).
+    pub packets: u32,
+    /// Time (`net.core.netdev_budget_usecs`).
+    pub time: Nanos,
+}
+
+impl Default for SoftirqLimits {
+    fn default() -> Self {
+        Self { packets: 300, time: Nanos::from_millis(2) }
+    }
+}
+
 /// Busy polling from an epoll context: the parameters of `EPIOCSPARAMS` (Linux 6.9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EpollBusyPoll {
