@@ -210,7 +210,7 @@ pub struct EpollWait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Over,
-    /// Events or not? `first` until the thread has slept.
+    /// Events or not?
     Check {
         zero: bool,
     },
@@ -272,11 +272,22 @@ impl EpollWait {
         }
     }
 
+    /// Moves the origin of time, as [`Napi::rebase`](crate::Napi::rebase) does.
+    pub fn rebase(&mut self, by: Nanos) {
+        self.deadline = self.deadline.map(|deadline| deadline.saturating_sub(by));
+        if let Phase::Iterating { stop_at, .. } = &mut self.phase {
+            *stop_at = stop_at.saturating_sub(by);
+        }
+    }
+
     /// What to do next. `ready`: whether the context has events for the application right now.
     pub fn next<F: Faults>(&mut self, epoll: &mut EpollContext<F>, now: Nanos, ready: bool) -> WaitStep {
         loop {
             match self.phase {
-                Phase::Over => return WaitStep::TimedOut,
+                Phase::Over => {
+                    self.napis.clear();
+                    return WaitStep::TimedOut;
+                }
                 Phase::Check { .. } if ready => self.begin_suspending(epoll),
                 Phase::Check { zero } => {
                     if let Some(step) = self.nothing_ready(epoll, now, zero) {

@@ -48,6 +48,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod fault;
 
 mod action;
@@ -71,7 +72,7 @@ pub use nanos::{Nanos, ParseNanosError};
 pub use napi::{Napi, Poller};
 pub use settings::{
     DEFAULT_WEIGHT, EpollBusyPoll, Hold, ModeSettings, NapiConfig, NapiSettings, PollContext, SettingsError,
-    SoftirqLimits, SuspendVariant, UNPRIVILEGED_BUDGET,
+    SoftirqLimits, SuspendFrom, SuspendVariant, UNPRIVILEGED_BUDGET,
 };
 pub use socket::{SOCKET_BUSY_POLL_BUDGET, SocketBusyPoll, SocketWait};
 pub use softirq::{HandOver, Softirq, SoftirqStep};

@@ -65,6 +65,17 @@ pub enum SuspendVariant {
     Early,
 }
 
+/// From when irq-suspend-timeout counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SuspendFrom {
+    /// From the last poll of the queue: no packet waits longer than the timeout, whatever the application does.
+    #[default]
+    LastPoll,
+    /// From the delivery of the events, as in Linux. An application that is always given events from elsewhere, or takes
+    /// the events of one poll in many waits, moves the timer out again and again and may leave a queue waiting for ever.
+    Delivery,
+}
+
 /// What is fixed when a NAPI instance is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NapiConfig {
@@ -72,11 +83,19 @@ pub struct NapiConfig {
     pub weight: u16,
     /// Which form of IRQ suspension to follow.
     pub suspend: SuspendVariant,
+    /// From when irq-suspend-timeout counts.
+    pub suspend_from: SuspendFrom,
+}
+
+impl NapiConfig {
+    /// Everything as Linux does it.
+    pub const LINUX: Self =
+        Self { weight: DEFAULT_WEIGHT, suspend: SuspendVariant::Merged, suspend_from: SuspendFrom::Delivery };
 }
 
 impl Default for NapiConfig {
     fn default() -> Self {
-        Self { weight: DEFAULT_WEIGHT, suspend: SuspendVariant::Merged }
+        Self { weight: DEFAULT_WEIGHT, suspend: SuspendVariant::default(), suspend_from: SuspendFrom::default() }
     }
 }
 

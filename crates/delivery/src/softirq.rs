@@ -20,8 +20,7 @@ pub struct Softirq<F = Sound> {
     limits: SoftirqLimits,
     list: VecDeque<Entry>,
     phase: Phase,
-    run: u64,
-    /// Entries that found nothing in this run.
+    /// How many entries were held in this run.
     holding: usize,
     squeezes: u64,
     faults: F,
@@ -30,8 +29,8 @@ pub struct Softirq<F = Sound> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Entry {
     napi: NapiIndex,
-    /// The run in which this instance was polled, found nothing, and holds on.
-    held_in: Option<u64>,
+    /// The instance was polled in this run, found nothing, and holds on.
+    held: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,14 +76,14 @@ impl Softirq {
 impl<F: Faults> Softirq<F> {
     /// As [`Softirq::new`], with a deliberate fault for the checks.
     pub fn with_faults(limits: SoftirqLimits, faults: F) -> Self {
-        Self { limits, list: VecDeque::new(), phase: Phase::Idle, run: 0, holding: 0, squeezes: 0, faults }
+        Self { limits, list: VecDeque::new(), phase: Phase::Idle, holding: 0, squeezes: 0, faults }
     }
 
     /// Puts an instance at the end of the list. True: raise the softirq; it is neither raised nor running.
     ///
     /// A list that was handed over to the thread is raised again: an interrupt does not wait for the scheduler.
     pub fn handle_schedule(&mut self, napi: NapiIndex) -> bool {
-        self.list.push_back(Entry { napi, held_in: None });
+        self.list.push_back(Entry { napi, held: false });
         let raise = matches!(self.phase, Phase::Idle | Phase::HandedOver);
         if raise {
             self.phase = Phase::Raised;
@@ -94,8 +93,10 @@ impl<F: Faults> Softirq<F> {
 
     /// A run begins, in the softirq or in the thread. Harmless if there is nothing to do.
     pub fn begin_run(&mut self, now: Nanos) {
-        self.run += 1;
         self.holding = 0;
+        for entry in &mut self.list {
+            entry.held = false;
+        }
         self.phase = Phase::Running { packets_left: self.limits.packets, deadline: now + self.limits.time };
     }
 
@@ -112,9 +113,7 @@ impl<F: Faults> Softirq<F> {
             HandOver::OnlyHolding
         } else {
             let entry = self.list.pop_front().expect("the list is not empty");
-            if entry.held_in == Some(self.run) {
-                self.holding -= 1;
-            }
+            self.holding -= usize::from(entry.held);
             return SoftirqStep::Poll(entry.napi);
         };
         self.phase = Phase::HandedOver;
@@ -128,18 +127,25 @@ impl<F: Faults> Softirq<F> {
         }
         match outcome {
             Outcome::Requeue if self.faults.has(Fault::RequeueLost) => {}
-            Outcome::Requeue => self.list.push_back(Entry { napi, held_in: None }),
+            Outcome::Requeue => self.list.push_back(Entry { napi, held: false }),
             Outcome::Holding => {
-                self.list.push_back(Entry { napi, held_in: Some(self.run) });
+                self.list.push_back(Entry { napi, held: true });
                 self.holding += 1;
             }
             Outcome::Released | Outcome::StillBusy => {}
         }
     }
 
-    /// How many runs ended because their packets or time were spent.
-    pub fn squeezes(&self) -> u64 {
-        self.squeezes
+    /// How many runs ended because their packets or time were spent, since this was asked last.
+    pub fn take_squeezes(&mut self) -> u64 {
+        std::mem::take(&mut self.squeezes)
+    }
+
+    /// Moves the origin of time, as [`Napi::rebase`](crate::Napi::rebase) does.
+    pub fn rebase(&mut self, by: Nanos) {
+        if let Phase::Running { deadline, .. } = &mut self.phase {
+            *deadline = deadline.saturating_sub(by);
+        }
     }
 
     /// How many instances are on the list.

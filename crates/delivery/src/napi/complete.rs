@@ -1,7 +1,7 @@
 //! The end of a poll: go on, let go with a timer armed, let go with the interrupt unmasked, or hand over.
 
 use super::Napi;
-use super::owner::{Busy, BusyPhase, Holding, Life, Owner, Ownership};
+use super::owner::{Busy, BusyPhase, Holding, Life, Owner, Ownership, Timer};
 use crate::fault::{Fault, Faults};
 use crate::{Actions, Hold, Nanos, Outcome, PollContext, PollDone, SuspendVariant};
 
@@ -13,10 +13,13 @@ impl<F: Faults> Napi<F> {
         let Some(ownership) = self.owner else {
             return PollDone { outcome: Outcome::Released, actions: Actions::NONE };
         };
+        if !ownership.is_polling() {
+            return PollDone { outcome: Outcome::Released, actions: Actions::NONE };
+        }
+        self.last_look = now;
         match ownership.owner {
-            Owner::Context { context, polling: true } => self.context_polled(now, context, work),
-            Owner::Busy(busy) if busy.phase != BusyPhase::Between => self.busy_polled(now, busy, work),
-            Owner::Context { .. } | Owner::Busy(_) => PollDone { outcome: Outcome::Released, actions: Actions::NONE },
+            Owner::Context { context, .. } => self.context_polled(now, context, work),
+            Owner::Busy(busy) => self.busy_polled(now, busy, work),
         }
     }
 
@@ -45,10 +48,11 @@ impl<F: Faults> Napi<F> {
         if work < busy.budget {
             return self.complete(now, work, false, self.prefer || busy.prefer);
         }
-        // The queue may hold more. An armed timer looks at it if the application does not; else the context does.
+        // The queue may hold more. An armed timer looks at it if the application does not; else the context does, and
+        // also if an interrupt came during this last poll.
         let mut actions = Actions::NONE;
-        self.owner = None;
-        if !timer_armed && !self.faults.has(Fault::BusyPollEndForgotten) {
+        let missed = self.owner.take().is_some_and(|ownership| ownership.missed);
+        if missed || (!timer_armed && !self.faults.has(Fault::BusyPollEndForgotten)) {
             self.schedule(&mut actions);
         }
         PollDone { outcome: Outcome::Released, actions }
@@ -70,13 +74,13 @@ impl<F: Faults> Napi<F> {
         if work > 0 && !self.faults.has(Fault::CountdownNotRefilled) {
             self.countdown = self.settings.defer_hard_irqs;
         }
-        let deadline = self.next_look(now, prefer);
+        let timer = self.next_look(now, prefer);
         let missed = self.owner.take().is_some_and(|ownership| ownership.missed);
         self.clear_prefer();
-        match deadline {
+        match timer {
             _ if missed => self.schedule(&mut actions),
             Some(_) if self.faults.has(Fault::DeferralWithoutTimer) => {}
-            Some(deadline) => self.arm(&mut actions, deadline),
+            Some(timer) => self.arm(&mut actions, timer),
             None if more => self.schedule(&mut actions),
             None => {
                 actions = self.unmask();
@@ -86,36 +90,38 @@ impl<F: Faults> Napi<F> {
         PollDone { outcome: Outcome::Released, actions }
     }
 
-    /// When the timer is to look at the queue, if the interrupt is to stay masked. Uses up one deferral.
-    fn next_look(&mut self, now: Nanos, prefer: bool) -> Option<Nanos> {
+    /// The timer that is to look at the queue, if the interrupt is to stay masked. Uses up one deferral.
+    fn next_look(&mut self, now: Nanos, prefer: bool) -> Option<Timer> {
         if let (Some(Hold::Timer(span)), Some(holding)) = (self.settings.hold, self.holding) {
             if self.faults.has(Fault::HoldTimerNeverEnds) {
-                return Some(now + span);
+                return Some(Timer { at: now + span, suspends: false });
             }
             if now < holding.until && holding.credit > 0 {
-                return Some(holding.until);
+                return Some(Timer { at: holding.until, suspends: false });
             }
         }
-        let suspend = self.settings.irq_suspend_timeout;
-        if self.config.suspend == SuspendVariant::Early && prefer && !suspend.is_zero() {
-            return Some(now + suspend);
+        if prefer && let Some(timer) = self.early_suspension(now) {
+            return Some(timer);
         }
         if self.countdown == 0 {
             return None;
         }
         self.countdown -= 1;
         let timeout = self.settings.gro_flush_timeout;
-        (!timeout.is_zero()).then(|| now + timeout)
+        (!timeout.is_zero()).then(|| Timer { at: now + timeout, suspends: false })
     }
 
-    /// How long a busy poller with *prefer* may stay away before the timer polls. Refills the countdown.
-    pub(super) fn away_timeout(&mut self) -> Option<Nanos> {
+    /// The timer for the time in which a busy poller with *prefer* may stay away. Refills the countdown.
+    pub(super) fn away_timer(&mut self, now: Nanos) -> Option<Timer> {
         self.countdown = self.settings.defer_hard_irqs;
-        let suspend = self.settings.irq_suspend_timeout;
-        if self.config.suspend == SuspendVariant::Early && !suspend.is_zero() {
-            return Some(suspend);
-        }
-        self.settings.defers().then_some(self.settings.gro_flush_timeout)
+        let deferral = Timer { at: now + self.settings.gro_flush_timeout, suspends: false };
+        self.early_suspension(now).or(self.settings.defers().then_some(deferral))
+    }
+
+    fn early_suspension(&self, now: Nanos) -> Option<Timer> {
+        let timeout = self.settings.irq_suspend_timeout;
+        let applies = self.config.suspend == SuspendVariant::Early && !timeout.is_zero();
+        applies.then(|| Timer { at: now + timeout, suspends: true })
     }
 
     /// Remembers for how long packets keep the instance in poll mode.

@@ -14,8 +14,8 @@ mod owner;
 mod tests;
 
 use crate::fault::{Fault, Faults, Sound};
-use crate::{Actions, Flags, InterruptAction, Nanos, NapiConfig, NapiSettings, PollContext, TimerAction};
-use owner::{Busy, BusyPhase, Holding, Irq, Life, Owner, Ownership};
+use crate::{Actions, Flags, InterruptAction, Nanos, NapiConfig, NapiSettings, PollContext, SuspendFrom, TimerAction};
+use owner::{Busy, BusyPhase, Holding, Irq, Life, Owner, Ownership, Timer};
 
 pub use owner::Poller;
 
@@ -48,8 +48,10 @@ pub struct Napi<F = Sound> {
     prefer: bool,
     /// Deferrals left before the interrupt is unmasked.
     countdown: u32,
-    /// When the one timer goes off.
-    timer: Option<Nanos>,
+    /// The one timer, if it is armed.
+    timer: Option<Timer>,
+    /// When the last poll was over.
+    last_look: Nanos,
     /// Set by the last packet while hold is configured.
     holding: Option<Holding>,
     faults: F,
@@ -74,6 +76,7 @@ impl<F: Faults> Napi<F> {
             prefer: false,
             countdown: 0,
             timer: None,
+            last_look: Nanos::ZERO,
             holding: None,
             faults,
         }
@@ -91,7 +94,12 @@ impl<F: Faults> Napi<F> {
 
     /// When the timer goes off, if it is armed.
     pub fn timer(&self) -> Option<Nanos> {
-        self.timer
+        self.timer.map(|timer| timer.at)
+    }
+
+    /// Whether the armed timer is the safety timer of an application that took events and will be back.
+    pub fn is_suspended(&self) -> bool {
+        self.timer.is_some_and(|timer| timer.suspends)
     }
 
     /// Whether the queue's interrupt is masked, as far as the caller has said.
@@ -211,7 +219,7 @@ impl<F: Faults> Napi<F> {
     /// Somebody who owns the instance is not disturbed: when they let go they arm the timer again or unmask.
     pub fn handle_timer(&mut self, now: Nanos) -> Actions {
         let mut actions = Actions::NONE;
-        if self.timer.is_none_or(|deadline| now < deadline) {
+        if self.timer.is_none_or(|timer| now < timer.at) {
             return actions;
         }
         self.timer = None;
@@ -238,21 +246,32 @@ impl<F: Faults> Napi<F> {
 
     /// An application took events and will be back: move the timer out to irq-suspend-timeout.
     ///
-    /// Without that timeout, or without deferral to fall back to, this does nothing.
+    /// Without that timeout, or without deferral to fall back to, this does nothing. Nor does it once the timeout is over
+    /// since the last poll, if it counts from there ([`SuspendFrom::LastPoll`]): then the queue is due for a look.
     pub fn suspend(&mut self, now: Nanos) -> Actions {
         let mut actions = Actions::NONE;
-        let suspends = !self.settings.irq_suspend_timeout.is_zero() && self.settings.defers();
-        if suspends && self.is_enabled() && !self.faults.has(Fault::TimerNotMovedOnSuspend) {
-            self.arm(&mut actions, now + self.settings.irq_suspend_timeout);
+        let timeout = self.settings.irq_suspend_timeout;
+        let suspends = !timeout.is_zero() && self.settings.defers() && self.is_enabled();
+        if !suspends || self.faults.has(Fault::TimerNotMovedOnSuspend) {
+            return actions;
+        }
+        let from = match self.config.suspend_from {
+            SuspendFrom::LastPoll => self.last_look,
+            SuspendFrom::Delivery => now,
+        };
+        if from + timeout > now {
+            self.arm(&mut actions, Timer { at: from + timeout, suspends: true });
         }
         actions
     }
 
     /// The application found nothing, or is gone: schedule the instance now, so that it falls back to plain deferral.
+    ///
+    /// Without irq-suspend-timeout this does nothing, unless a suspension from before it was set to 0 is still on.
     pub fn resume(&mut self, _now: Nanos) -> Actions {
         let mut actions = Actions::NONE;
-        let falls_back = self.settings.defers() || self.timer.is_some();
-        if !self.settings.irq_suspend_timeout.is_zero() && falls_back {
+        let configured = !self.settings.irq_suspend_timeout.is_zero() && self.settings.defers();
+        if configured || self.is_suspended() {
             self.schedule(&mut actions);
         }
         actions
@@ -310,13 +329,25 @@ impl<F: Faults> Napi<F> {
             self.let_go(&mut actions);
             return (None, actions);
         }
-        let timeout = if prefer { self.away_timeout() } else { None };
-        if let Some(timeout) = timeout {
-            self.arm(&mut actions, now + timeout);
+        let timer = if prefer { self.away_timer(now) } else { None };
+        if let Some(timer) = timer {
+            self.arm(&mut actions, timer);
         }
-        let phase = BusyPhase::Ending { timer_armed: timeout.is_some() };
+        let phase = BusyPhase::Ending { timer_armed: timer.is_some() };
         self.owner = Some(Ownership::new(Owner::Busy(Busy { poller, budget, prefer, phase })));
         (Some(budget), actions)
+    }
+
+    /// Moves the origin of time: every instant reads `by` less, or zero. For clocks that start anew, and for checkers to
+    /// whom two states are the same if only their time differs.
+    pub fn rebase(&mut self, by: Nanos) {
+        self.last_look = self.last_look.saturating_sub(by);
+        if let Some(timer) = &mut self.timer {
+            timer.at = timer.at.saturating_sub(by);
+        }
+        if let Some(holding) = &mut self.holding {
+            holding.until = holding.until.saturating_sub(by);
+        }
     }
 
     /// Takes ownership for the configured context, or leaves the mark that somebody else wanted it.
@@ -349,9 +380,9 @@ impl<F: Faults> Napi<F> {
         Actions { interrupt: Some(InterruptAction::Unmask), ..Actions::NONE }
     }
 
-    fn arm(&mut self, actions: &mut Actions, deadline: Nanos) {
-        self.timer = Some(deadline);
-        actions.timer = Some(TimerAction::Arm(deadline));
+    fn arm(&mut self, actions: &mut Actions, timer: Timer) {
+        self.timer = Some(timer);
+        actions.timer = Some(TimerAction::Arm(timer.at));
     }
 
     fn cancel(&mut self, actions: &mut Actions) {

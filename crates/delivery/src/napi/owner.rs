@@ -17,6 +17,14 @@ impl Ownership {
     pub(super) const fn new(owner: Owner) -> Self {
         Self { owner, missed: false }
     }
+
+    /// Whether the owner is in a poll, rather than between two or waiting for its turn.
+    pub(super) fn is_polling(&self) -> bool {
+        match self.owner {
+            Owner::Context { polling, .. } => polling,
+            Owner::Busy(busy) => busy.phase != BusyPhase::Between,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,4 +76,12 @@ pub(super) struct Holding {
     pub(super) until: Nanos,
     /// Polls that the packets so far still pay for, at two polls a packet; stops counting at 255.
     pub(super) credit: u8,
+}
+
+/// The one timer, and what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Timer {
+    pub(super) at: Nanos,
+    /// It is the safety timer of an application that is to come back.
+    pub(super) suspends: bool,
 }

@@ -165,10 +165,32 @@ fn suspension_moves_the_timer_out_and_resuming_schedules() {
     assert_eq!(busy_poll(&mut napi, us(1), 5).outcome, Outcome::StillBusy);
     assert_eq!(napi.end_busy_poll(us(1), APP), (Some(64), arm(us(21))));
     assert_eq!(napi.handle_poll_done(us(1), 0), released(arm(us(21))));
-    assert_eq!(napi.suspend(us(2)), arm(us(20_002)));
+    assert_eq!(napi.suspend(us(2)), arm(us(20_001)), "from the last poll");
+    assert!(napi.is_suspended());
     assert_eq!(napi.handle_timer(us(21)), Actions::NONE, "a lazy timer that woke at the old deadline");
     assert_eq!(napi.resume(us(100)), run(PollContext::Softirq));
     assert_eq!(poll(&mut napi, us(101), 0), released(arm(us(121))), "back to plain deferral");
+}
+
+#[test]
+fn suspension_counts_from_the_last_poll_or_as_in_linux_from_delivery() {
+    let settings = Mode::Suspend(us(20)).settings().napi;
+    for (config, again) in [(NapiConfig::default(), Actions::NONE), (NapiConfig::LINUX, arm(us(50_000)))] {
+        let mut napi = Napi::new(config, settings);
+        let _ = napi.enable();
+        let _ = napi.handle_unmasked(us(0), true);
+        assert_eq!(poll(&mut napi, us(1), 1), released(arm(us(21))));
+        assert!(!napi.suspend(us(2)).is_none());
+        assert_eq!(napi.suspend(us(30_000)), again, "no poll since");
+    }
+}
+
+#[test]
+fn a_suspension_is_resumed_even_when_its_setting_is_gone() {
+    let mut napi = mode("suspend20");
+    let _ = napi.suspend(us(0));
+    napi.handle_settings(NapiSettings::default());
+    assert_eq!(napi.resume(us(1)), run(PollContext::Softirq));
 }
 
 #[test]
