@@ -135,6 +135,11 @@ impl Monitor {
         self.credit = MAX_CREDIT;
     }
 
+    /// The instance's `disable` was called.
+    pub fn handle_disable(&mut self) {
+        self.announced = false;
+    }
+
     /// A busy poller was turned away.
     pub fn handle_refused(&mut self, prefer: bool) {
         self.wanted |= prefer;

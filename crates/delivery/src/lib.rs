@@ -27,7 +27,7 @@
 //! assert_eq!(actions.run, Some(PollContext::Softirq));
 //!
 //! // The softirq polls: it may take 64, finds 3, and so the queue is empty and may interrupt again.
-//! assert_eq!(napi.begin_poll(), Some(64));
+//! assert_eq!(napi.begin_poll(PollContext::Softirq), Some(64));
 //! let done = napi.handle_poll_done(Nanos::from_micros(11), 3);
 //! assert_eq!(done.outcome, Outcome::Released);
 //! assert_eq!(done.actions.interrupt, Some(InterruptAction::Unmask));

@@ -23,6 +23,23 @@ pub enum PollContext {
     Workqueue,
 }
 
+impl PollContext {
+    /// Whether this is one of the two kinds of thread.
+    pub const fn is_thread(self) -> bool {
+        matches!(self, Self::Thread | Self::BusyThread)
+    }
+
+    /// Whether the same softirq, thread or pool does both.
+    pub(crate) const fn is_same_place(self, other: Self) -> bool {
+        matches!(
+            (self, other),
+            (Self::Softirq, Self::Softirq)
+                | (Self::Thread | Self::BusyThread, Self::Thread | Self::BusyThread)
+                | (Self::Workqueue, Self::Workqueue)
+        )
+    }
+}
+
 /// Staying in poll mode after the last packet (datapath and sim only).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hold {

@@ -52,6 +52,7 @@ impl<F: Faults> Napi<F> {
         // also if an interrupt came during this last poll.
         let mut actions = Actions::NONE;
         let missed = self.owner.take().is_some_and(|ownership| ownership.missed);
+        self.clear_prefer();
         if missed || (!timer_armed && !self.faults.has(Fault::BusyPollEndForgotten)) {
             self.schedule(&mut actions);
         }

@@ -177,8 +177,8 @@ impl<F: Faults> Napi<F> {
 
     /// Takes the instance out of delivery: masks, and cancels the timer.
     ///
-    /// If somebody owns it, they finish the poll they are in or are due for; the event at which they let go has
-    /// [`Actions::disabled`] set. If nobody does, the answer itself has it set. Nothing polls after that.
+    /// A context that owns it finishes the poll it is in or is due for, a busy poller the iteration it is in; the event at
+    /// which they let go has [`Actions::disabled`] set. Otherwise the answer itself has it set. Nothing polls after that.
     pub fn disable(&mut self) -> Actions {
         let mut actions = Actions::NONE;
         if self.life == Life::Disabled {
@@ -187,7 +187,9 @@ impl<F: Faults> Napi<F> {
         self.life = Life::Disabling;
         self.mask(&mut actions);
         self.cancel(&mut actions);
-        if self.owner.is_none() || self.faults.has(Fault::DisableDoesNotWait) {
+        // A busy poller between two iterations has nothing in hand. It will find that the instance is not its own any more.
+        let waits = self.owner.is_some_and(|ownership| ownership.is_polling() || self.busy_poller().is_none());
+        if !waits || self.faults.has(Fault::DisableDoesNotWait) {
             self.let_go(&mut actions);
         }
         actions
@@ -277,11 +279,11 @@ impl<F: Faults> Napi<F> {
         actions
     }
 
-    /// A context begins to poll: how many packets it may take. `None` if the instance is not (or no longer) in the
-    /// hands of a context, or is being polled: then the caller drops it from its list.
-    pub fn begin_poll(&mut self) -> Option<u16> {
+    /// A context begins to poll: how many packets it may take. `None` if the instance is not (or no longer) in that
+    /// context's hands, or is being polled: then the context drops it from its list. The two kinds of thread count as one.
+    pub fn begin_poll(&mut self, by: PollContext) -> Option<u16> {
         match &mut self.owner.as_mut()?.owner {
-            Owner::Context { polling, .. } if !*polling => {
+            Owner::Context { context, polling } if !*polling && context.is_same_place(by) => {
                 *polling = true;
                 Some(self.config.weight)
             }
@@ -325,10 +327,6 @@ impl<F: Faults> Napi<F> {
         }
         *missed = false;
         let Busy { budget, prefer, .. } = *busy;
-        if self.life != Life::Enabled {
-            self.let_go(&mut actions);
-            return (None, actions);
-        }
         let timer = if prefer { self.away_timer(now) } else { None };
         if let Some(timer) = timer {
             self.arm(&mut actions, timer);

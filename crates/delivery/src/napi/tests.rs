@@ -24,7 +24,8 @@ fn mode(name: &str) -> Napi {
 
 /// One poll by a context that takes this many packets.
 fn poll(napi: &mut Napi, now: Nanos, work: u16) -> PollDone {
-    assert_eq!(napi.begin_poll(), Some(64));
+    let context = napi.context().expect("a context owns it");
+    assert_eq!(napi.begin_poll(context), Some(64));
     napi.handle_poll_done(now, work)
 }
 
@@ -224,13 +225,13 @@ fn the_early_variant_arms_the_long_timer_when_a_busy_poll_ends() {
 fn disable_waits_for_the_owner() {
     let mut napi = mode("defer50");
     let _ = napi.handle_interrupt(us(0));
-    assert_eq!(napi.begin_poll(), Some(64));
+    assert_eq!(napi.begin_poll(PollContext::Softirq), Some(64));
     assert!(!napi.disable().disabled);
     let done = napi.handle_poll_done(us(1), 64);
     assert_eq!(done, released(Actions { disabled: true, ..Actions::NONE }), "even a full poll is the last");
     assert!(napi.handle_interrupt(us(2)).is_none());
     assert!(napi.handle_timer(us(1_000)).is_none() && napi.resume(us(2)).is_none());
-    assert_eq!(napi.begin_poll(), None);
+    assert_eq!(napi.begin_poll(PollContext::Softirq), None);
     assert_eq!(napi.begin_busy_poll(APP, 8, true), None);
 }
 
@@ -238,9 +239,12 @@ fn disable_waits_for_the_owner() {
 fn disable_ends_a_busy_poll_and_needs_no_wait_when_idle() {
     let mut napi = mode("napibusy");
     assert_eq!(busy_poll(&mut napi, us(1), 1).outcome, Outcome::StillBusy);
+    assert!(napi.disable().disabled, "between two iterations there is nothing to wait for");
+    assert_eq!(napi.end_busy_poll(us(2), APP), (None, Actions::NONE));
+    let mut napi = mode("napibusy");
+    assert_eq!(napi.begin_busy_poll(APP, 64, true), Some(64));
     assert!(!napi.disable().disabled);
-    let (budget, actions) = napi.end_busy_poll(us(2), APP);
-    assert_eq!((budget, actions.disabled), (None, true));
+    assert!(napi.handle_poll_done(us(2), 64).actions.disabled);
     assert!(mode("base").disable().disabled);
 }
 
@@ -289,7 +293,7 @@ fn calls_for_nothing_change_nothing() {
     assert!(napi.enable().is_none());
     assert!(napi.handle_timer(us(5)).is_none());
     assert!(napi.handle_unmasked(us(5), true).is_none());
-    assert_eq!(napi.begin_poll(), None);
+    assert_eq!(napi.begin_poll(PollContext::Softirq), None);
     assert_eq!(napi.handle_poll_done(us(5), 64), released(Actions::NONE));
     assert_eq!(napi.end_busy_poll(us(5), APP), (None, Actions::NONE));
     assert_eq!(napi, before);
