@@ -98,16 +98,16 @@ pub struct Monitor {
     wanted: bool,
     /// The arrival of the first packet since the last look.
     waiting_since: Option<Nanos>,
-    /// When the last poll was over.
+    /// When the last poll was over; only kept while irq-suspend-timeout is set.
     last_look: Nanos,
-    /// The longest timeout of all settings since then.
+    /// The longest timeout of the settings that decide about the next look.
     bound: Nanos,
     /// Polls that packets have paid for while hold by timer is set, at most [`MAX_CREDIT`].
     credit: u8,
 }
 
 /// Credit is forgotten beyond this: a large batch does not pay for needless polls much later.
-const MAX_CREDIT: u8 = 8;
+const MAX_CREDIT: u8 = 4;
 
 impl Monitor {
     /// For an instance that has these settings.
@@ -120,12 +120,15 @@ impl Monitor {
         self.waiting_since.get_or_insert(now);
     }
 
-    /// An interrupt was handled; `pending` says whether the queue held packets. Not to be called for a disabled instance.
-    pub fn handle_interrupt(&mut self, pending: bool) {
+    /// An interrupt is about to be handled; `pending` says whether the queue holds packets.
+    pub fn handle_interrupt<F: Faults>(&mut self, napi: &Napi<F>, pending: bool) {
+        if !napi.is_enabled() {
+            return;
+        }
         self.announced = true;
-        if !pending {
-            // An interrupt for nothing pays for its own poll.
-            self.credit = self.credit.saturating_add(1);
+        if (!pending || napi.is_owned()) && self.credit < MAX_CREDIT {
+            // An interrupt for nothing pays for its own poll, and so does one that makes an owner poll again.
+            self.credit += 1;
         }
     }
 
@@ -176,17 +179,19 @@ impl Monitor {
         done: &PollDone,
     ) -> Result<(), Violation> {
         self.polling = false;
-        self.last_look = now;
+        if !napi.settings().irq_suspend_timeout.is_zero() {
+            self.last_look = now;
+        }
         self.waiting_since = pending.then_some(now);
-        self.bound = bound(napi.settings());
+        // A timer that was armed before this poll may obey older settings.
+        let older = if napi.timer().is_some() && done.actions.timer.is_none() { self.bound } else { Nanos::ZERO };
+        self.bound = bound(napi.settings()).max(older);
         let released = done.outcome == Outcome::Released;
         self.wanted &= !released;
-        if matches!(napi.settings().hold, Some(Hold::Timer(_))) && by_context {
+        if matches!(napi.settings().hold, Some(Hold::Timer(_))) {
             let earned = work.saturating_mul(2).min(MAX_CREDIT.into()) as u8;
             let credit = self.credit.saturating_add(earned).min(MAX_CREDIT);
-            self.credit = credit.checked_sub(1).ok_or(Violation::CostlyHold)?;
-        } else if work > 0 {
-            self.credit = MAX_CREDIT;
+            self.credit = credit.checked_sub(by_context.into()).ok_or(Violation::CostlyHold)?;
         }
         let unmasks = done.actions.interrupt == Some(InterruptAction::Unmask);
         if released && unmasks && work > 0 && napi.settings().defers() {

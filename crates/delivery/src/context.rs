@@ -122,3 +122,33 @@ impl WorkPool {
         self.list.iter().copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_sleeps_unless_there_is_more_or_it_was_woken_meanwhile() {
+        let mut thread = NapiThread::default();
+        assert!(thread.handle_wake());
+        assert!(!thread.handle_wake(), "it is awake");
+        assert_eq!(thread.handle_polled(Outcome::Released), ThreadStep::Poll, "woken meanwhile");
+        assert_eq!(thread.handle_polled(Outcome::Requeue), ThreadStep::Poll);
+        assert_eq!(thread.handle_polled(Outcome::Holding), ThreadStep::Poll);
+        assert_eq!(thread.handle_polled(Outcome::Released), ThreadStep::Sleep);
+        assert!(thread.is_asleep());
+    }
+
+    #[test]
+    fn a_pool_wakes_as_many_workers_as_there_is_work_and_polls_in_turn() {
+        let mut pool = WorkPool::new(1);
+        assert!(pool.handle_schedule(NapiIndex(0)));
+        assert!(!pool.handle_schedule(NapiIndex(1)), "nobody else sleeps");
+        assert_eq!(pool.take(), Some(NapiIndex(0)));
+        pool.handle_polled(NapiIndex(0), Outcome::Requeue);
+        assert_eq!(pool.take(), Some(NapiIndex(1)));
+        pool.handle_polled(NapiIndex(1), Outcome::Released);
+        assert_eq!((pool.take(), pool.take()), (Some(NapiIndex(0)), None));
+        assert!(pool.handle_schedule(NapiIndex(2)), "the worker sleeps again");
+    }
+}

@@ -61,6 +61,19 @@ impl SocketWait {
         self.phase = Phase::Check { deadline, loop_on };
     }
 
+    /// Moves the origin of time, as [`Napi::rebase`](crate::Napi::rebase) does.
+    pub fn rebase(&mut self, by: Nanos) {
+        let (Phase::Check { deadline, .. } | Phase::Polled { deadline, .. } | Phase::Ended { deadline }) =
+            &mut self.phase
+        else {
+            return;
+        };
+        *deadline = deadline.map(|deadline| deadline.saturating_sub(by));
+        if let Phase::Polled { stop_at, .. } = &mut self.phase {
+            *stop_at = stop_at.saturating_sub(by);
+        }
+    }
+
     /// What to do next. `ready`: whether the socket has data right now.
     pub fn next(&mut self, now: Nanos, ready: bool) -> WaitStep {
         match self.phase {
@@ -98,4 +111,52 @@ fn poll(napi: NapiId, busy: SocketBusyPoll) -> WaitStep {
 
 fn is_over(deadline: Option<Nanos>, now: Nanos) -> bool {
     deadline.is_some_and(|deadline| deadline <= now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{QueueKey, Store};
+
+    fn us(n: u64) -> Nanos {
+        Nanos::from_micros(n)
+    }
+
+    fn poll_of(napi: NapiId) -> WaitStep {
+        WaitStep::Poll { napi, budget: SOCKET_BUSY_POLL_BUDGET, prefer: false }
+    }
+
+    #[test]
+    fn a_receive_polls_for_its_time_then_sleeps() {
+        let napi = Store::new().id(QueueKey { device: 1, queue: 0 });
+        let mut wait = SocketWait::new(Poller(1));
+        wait.begin(None, Some(napi), Some(SocketBusyPoll::new(us(50))));
+        for now in [0, 20, 49] {
+            assert_eq!(wait.next(us(now), false), poll_of(napi));
+        }
+        assert_eq!(wait.next(us(50), false), WaitStep::EndPoll { napi });
+        assert_eq!(wait.next(us(51), false), WaitStep::Sleep { until: None });
+        assert_eq!(wait.next(us(90), true), WaitStep::Deliver);
+    }
+
+    #[test]
+    fn data_ends_the_loop_and_the_last_poll_counts() {
+        let napi = Store::new().id(QueueKey { device: 1, queue: 0 });
+        let mut wait = SocketWait::new(Poller(1));
+        wait.begin(None, Some(napi), Some(SocketBusyPoll::new(us(50))));
+        assert_eq!(wait.next(us(0), false), poll_of(napi));
+        assert_eq!(wait.next(us(1), true), WaitStep::EndPoll { napi });
+        assert_eq!(wait.next(us(2), true), WaitStep::Deliver);
+    }
+
+    #[test]
+    fn without_busy_polling_or_a_known_instance_it_only_sleeps() {
+        let napi = Store::new().id(QueueKey { device: 1, queue: 0 });
+        for (napi, busy) in [(None, Some(SocketBusyPoll::new(us(50)))), (Some(napi), None)] {
+            let mut wait = SocketWait::new(Poller(1));
+            wait.begin(Some(us(9)), napi, busy);
+            assert_eq!(wait.next(us(0), false), WaitStep::Sleep { until: Some(us(9)) });
+            assert_eq!(wait.next(us(9), false), WaitStep::TimedOut);
+        }
+    }
 }

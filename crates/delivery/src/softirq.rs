@@ -37,9 +37,11 @@ struct Entry {
 enum Phase {
     Idle,
     Raised,
+    /// `polled` since the run began: however short its time, a run gets somewhere.
     Running {
         packets_left: u32,
         deadline: Nanos,
+        polled: bool,
     },
     /// The rest is the softirq thread's.
     HandedOver,
@@ -97,21 +99,23 @@ impl<F: Faults> Softirq<F> {
         for entry in &mut self.list {
             entry.held = false;
         }
-        self.phase = Phase::Running { packets_left: self.limits.packets, deadline: now + self.limits.time };
+        let deadline = now + self.limits.time;
+        self.phase = Phase::Running { packets_left: self.limits.packets, deadline, polled: false };
     }
 
     /// What the run does next.
     pub fn next(&mut self, now: Nanos) -> SoftirqStep {
-        let Phase::Running { packets_left, deadline } = self.phase else { return SoftirqStep::Done };
+        let Phase::Running { packets_left, deadline, polled } = self.phase else { return SoftirqStep::Done };
         let end = if self.list.is_empty() {
             self.phase = Phase::Idle;
             return SoftirqStep::Done;
-        } else if packets_left == 0 || now >= deadline {
+        } else if polled && (packets_left == 0 || now >= deadline) {
             self.squeezes += 1;
             HandOver::Squeezed
         } else if self.holding == self.list.len() {
             HandOver::OnlyHolding
         } else {
+            self.phase = Phase::Running { packets_left, deadline, polled: true };
             let entry = self.list.pop_front().expect("the list is not empty");
             self.holding -= usize::from(entry.held);
             return SoftirqStep::Poll(entry.napi);
@@ -161,5 +165,74 @@ impl<F: Faults> Softirq<F> {
     /// The instances on the list, the next one first.
     pub fn iter(&self) -> impl Iterator<Item = NapiIndex> + '_ {
         self.list.iter().map(|entry| entry.napi)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: NapiIndex = NapiIndex(0);
+    const B: NapiIndex = NapiIndex(1);
+
+    fn us(n: u64) -> Nanos {
+        Nanos::from_micros(n)
+    }
+
+    fn running() -> Softirq {
+        let mut softirq = Softirq::new(SoftirqLimits::default());
+        assert!(softirq.handle_schedule(A));
+        assert!(!softirq.handle_schedule(B), "raised already");
+        softirq.begin_run(us(0));
+        softirq
+    }
+
+    #[test]
+    fn instances_are_polled_in_turn_until_the_list_is_empty() {
+        let mut softirq = running();
+        assert_eq!(softirq.next(us(0)), SoftirqStep::Poll(A));
+        softirq.handle_polled(A, 64, Outcome::Requeue);
+        assert_eq!(softirq.next(us(1)), SoftirqStep::Poll(B));
+        softirq.handle_polled(B, 3, Outcome::Released);
+        assert_eq!(softirq.next(us(2)), SoftirqStep::Poll(A));
+        assert!(!softirq.handle_schedule(B), "the run goes on to it");
+        softirq.handle_polled(A, 0, Outcome::Released);
+        assert_eq!(softirq.next(us(3)), SoftirqStep::Poll(B));
+        softirq.handle_polled(B, 0, Outcome::Released);
+        assert_eq!(softirq.next(us(3)), SoftirqStep::Done);
+        assert_eq!(softirq.take_squeezes(), 0);
+    }
+
+    #[test]
+    fn packets_and_time_are_limited() {
+        let mut softirq = running();
+        let mut polls = 0;
+        while let SoftirqStep::Poll(napi) = softirq.next(us(1)) {
+            softirq.handle_polled(napi, 64, Outcome::Requeue);
+            polls += 1;
+        }
+        assert_eq!((polls, softirq.take_squeezes()), (5, 1), "320 packets, the first multiple of 64 from 300 on");
+        assert!(softirq.handle_schedule(NapiIndex(2)), "an interrupt does not wait for the thread");
+        softirq.begin_run(us(2));
+        assert!(matches!(softirq.next(us(9_000)), SoftirqStep::Poll(_)), "a run gets somewhere");
+        assert_eq!(softirq.next(us(9_000)), SoftirqStep::HandOver(HandOver::Squeezed));
+        assert_eq!((softirq.take_squeezes(), softirq.take_squeezes()), (1, 0));
+    }
+
+    #[test]
+    fn a_run_with_only_holding_instances_stops() {
+        let mut softirq = running();
+        for napi in [A, B] {
+            assert_eq!(softirq.next(us(0)), SoftirqStep::Poll(napi));
+            softirq.handle_polled(napi, 0, if napi == A { Outcome::Holding } else { Outcome::Requeue });
+        }
+        assert_eq!(softirq.next(us(0)), SoftirqStep::Poll(A), "B has more, so nobody waits for the thread");
+        softirq.handle_polled(A, 0, Outcome::Holding);
+        assert_eq!(softirq.next(us(0)), SoftirqStep::Poll(B));
+        softirq.handle_polled(B, 0, Outcome::Holding);
+        assert_eq!(softirq.next(us(0)), SoftirqStep::HandOver(HandOver::OnlyHolding));
+        assert_eq!((softirq.take_squeezes(), softirq.len()), (0, 2));
+        softirq.begin_run(us(5));
+        assert_eq!(softirq.next(us(5)), SoftirqStep::Poll(A), "the thread polls each of them once");
     }
 }

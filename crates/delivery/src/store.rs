@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use crate::{NapiSettings, PollContext, SettingsError};
+use crate::{NapiSettings, SettingsError};
 
 /// Where an instance is in its caller's plain array of instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -176,8 +176,7 @@ impl Store {
             let mut settings = slot.settings;
             change(&mut settings);
             settings.validate()?;
-            let threaded = matches!(settings.context, PollContext::Thread | PollContext::BusyThread);
-            if threaded && slot.live.is_some() && !slot.thread {
+            if settings.context.is_thread() && slot.live.is_some() && !slot.thread {
                 prepared.threads_needed.push(id);
             }
             prepared.settings.push((id, settings));
@@ -205,5 +204,74 @@ impl Store {
             live.extend(slot.live.map(|napi| (napi, settings)));
         }
         Ok(live)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Nanos, PollContext};
+
+    fn key(device: u32, queue: u32) -> QueueKey {
+        QueueKey { device, queue }
+    }
+
+    fn threaded(settings: &mut NapiSettings) {
+        settings.context = PollContext::Thread;
+    }
+
+    #[test]
+    fn settings_and_id_survive_the_queue() {
+        let mut store = Store::new();
+        let (id, settings) = store.attach(key(2, 0), NapiIndex(0)).expect("free");
+        assert_eq!(settings, NapiSettings::default());
+        let change = store.prepare([id], |settings| settings.defer_hard_irqs = 7).expect("valid");
+        let live = store.commit(change, &[]).expect("no threads needed");
+        assert_eq!(
+            live.iter().map(|(napi, settings)| (*napi, settings.defer_hard_irqs)).collect::<Vec<_>>(),
+            [(NapiIndex(0), 7)]
+        );
+        store.detach(id);
+        assert_eq!(store.lookup(id), None);
+        let change = store.prepare([id], |settings| settings.gro_flush_timeout = Nanos::from_micros(9)).expect("valid");
+        assert_eq!(store.commit(change, &[]), Ok(Vec::new()), "set while nobody lives there");
+        let (again, settings) = store.attach(key(2, 0), NapiIndex(5)).expect("free again");
+        assert_eq!((again, settings.defer_hard_irqs, settings.gro_flush_timeout), (id, 7, Nanos::from_micros(9)));
+        assert_eq!(store.lookup(id), Some(NapiIndex(5)));
+    }
+
+    #[test]
+    fn an_id_is_never_given_to_another_queue() {
+        let mut store = Store::new();
+        let (first, _) = store.attach(key(1, 0), NapiIndex(0)).expect("free");
+        store.detach(first);
+        let (second, _) = store.attach(key(1, 1), NapiIndex(0)).expect("free");
+        assert_ne!(first, second);
+        assert_eq!((store.lookup(first), store.lookup(second)), (None, Some(NapiIndex(0))));
+        assert_eq!(store.attach(key(1, 1), NapiIndex(3)), Err(StoreError::AlreadyAttached(key(1, 1))));
+        assert_eq!(store.device(1).collect::<Vec<_>>(), [first, second]);
+    }
+
+    #[test]
+    fn threads_come_first_and_without_all_of_them_nothing_changes() {
+        let mut store = Store::new();
+        let ids: Vec<NapiId> = (0..3).map(|n| store.attach(key(1, n), NapiIndex(n)).expect("free").0).collect();
+        let before = store.clone();
+        let change = store.prepare(ids.clone(), threaded).expect("valid");
+        assert_eq!(change.threads_needed(), ids);
+        assert_eq!(store.commit(change.clone(), &ids[..2]), Err(StoreError::ThreadMissing(ids[2])));
+        assert_eq!(store, before);
+        assert_eq!(store.commit(change, &ids).expect("all threads exist").len(), 3);
+        let again = store.prepare(ids, |settings| settings.context = PollContext::BusyThread).expect("valid");
+        assert!(again.threads_needed().is_empty(), "the same threads do");
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_change_nothing() {
+        let mut store = Store::new();
+        let (id, _) = store.attach(key(1, 0), NapiIndex(0)).expect("free");
+        let refused = store.prepare([id], |settings| settings.irq_suspend_timeout = Nanos::from_millis(20));
+        assert!(matches!(refused, Err(StoreError::Settings(SettingsError::SuspendWithoutDeferral { .. }))));
+        assert_eq!(store.settings(id), Some(&NapiSettings::default()));
     }
 }

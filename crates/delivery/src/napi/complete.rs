@@ -16,7 +16,9 @@ impl<F: Faults> Napi<F> {
         if !ownership.is_polling() {
             return PollDone { outcome: Outcome::Released, actions: Actions::NONE };
         }
-        self.last_look = now;
+        if !self.settings.irq_suspend_timeout.is_zero() {
+            self.last_look = now;
+        }
         match ownership.owner {
             Owner::Context { context, .. } => self.context_polled(now, context, work),
             Owner::Busy(busy) => self.busy_polled(now, busy, work),
@@ -49,11 +51,12 @@ impl<F: Faults> Napi<F> {
             return self.complete(now, work, false, self.prefer || busy.prefer);
         }
         // The queue may hold more. An armed timer looks at it if the application does not; else the context does, and
-        // also if an interrupt came during this last poll.
+        // also if during this last poll an interrupt came, or that timer went off and found us here.
+        let covered = timer_armed && self.timer.is_some();
         let mut actions = Actions::NONE;
         let missed = self.owner.take().is_some_and(|ownership| ownership.missed);
         self.clear_prefer();
-        if missed || (!timer_armed && !self.faults.has(Fault::BusyPollEndForgotten)) {
+        if missed || (!covered && !self.faults.has(Fault::BusyPollEndForgotten)) {
             self.schedule(&mut actions);
         }
         PollDone { outcome: Outcome::Released, actions }
@@ -101,6 +104,7 @@ impl<F: Faults> Napi<F> {
                 return Some(Timer { at: holding.until, suspends: false });
             }
         }
+        self.holding = None;
         if prefer && let Some(timer) = self.early_suspension(now) {
             return Some(timer);
         }
@@ -130,8 +134,8 @@ impl<F: Faults> Napi<F> {
         let Some(Hold::Spin(span) | Hold::Timer(span)) = self.settings.hold else { return };
         let credit = self.holding.map_or(0, |holding| holding.credit);
         if work > 0 {
-            let earned = work.saturating_mul(2).saturating_sub(1).min(255) as u8;
-            self.holding = Some(Holding { until: now + span, credit: credit.saturating_add(earned) });
+            let earned = work.saturating_mul(2).saturating_sub(1).min(Holding::MOST.into()) as u8;
+            self.holding = Some(Holding { until: now + span, credit: Holding::MOST.min(credit + earned) });
         } else if let Some(holding) = &mut self.holding {
             holding.credit = credit.saturating_sub(1);
         }

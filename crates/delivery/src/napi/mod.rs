@@ -50,7 +50,7 @@ pub struct Napi<F = Sound> {
     countdown: u32,
     /// The one timer, if it is armed.
     timer: Option<Timer>,
-    /// When the last poll was over.
+    /// When the last poll was over; only kept while irq-suspend-timeout is set.
     last_look: Nanos,
     /// Set by the last packet while hold is configured.
     holding: Option<Holding>,

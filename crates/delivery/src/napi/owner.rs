@@ -74,8 +74,14 @@ pub(super) enum Life {
 pub(super) struct Holding {
     /// The configured time after the last packet.
     pub(super) until: Nanos,
-    /// Polls that the packets so far still pay for, at two polls a packet; stops counting at 255.
+    /// Polls that the packets so far still pay for, at two polls a packet, up to [`Self::MOST`].
     pub(super) credit: u8,
+}
+
+impl Holding {
+    /// After the last packets come at most two needless polls: the one after a poll that used its whole budget, and the
+    /// timer's. More than what they need is not saved up.
+    pub(super) const MOST: u8 = 3;
 }
 
 /// The one timer, and what it is for.
