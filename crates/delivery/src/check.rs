@@ -3,6 +3,9 @@
 //! A [`Monitor`] watches one instance. It is told what the caller sees for itself (packets that arrive, polls that begin
 //! and end) and compares that with what the instance says. The model checker, the property tests and the simulator use the
 //! same one. It is a small plain value too, so that it can be part of an explored state.
+//!
+//! Linux itself does not keep invariant 4: not with [`SuspendFrom::Delivery`](crate::SuspendFrom), and not where one epoll
+//! context that remembers [one NAPI ID](crate::Membership::LastReady) has sockets on several queues.
 
 use crate::fault::Faults;
 use crate::{Flags, Hold, InterruptAction, Nanos, Napi, NapiSettings, Outcome, PollDone, TimerAction};

@@ -41,7 +41,8 @@ fn every_canary_is_caught_and_its_habitat_is_sound() {
         let broken = Scope { fault: Some(fault), ..scope.clone() };
         let report = explore(&broken, LIMIT);
         let failure = report.failure.unwrap_or_else(|| panic!("{fault:?} was not caught in {} states", report.states));
-        eprintln!("{fault:?}: caught in {} states, shortest schedule:\n{}", report.states, failure.to_text());
+        let seen = report.states;
+        crate::report(&format!("{fault:?}: caught in {seen} states, shortest schedule:\n{}", failure.to_text()));
         assert!(failure.why.contains(words), "{fault:?} was caught by another check: {}", failure.why);
         if let Some(failure) = explore(&scope, LIMIT).failure {
             panic!("the habitat of {fault:?} is not sound itself:\n{}", failure.to_text());

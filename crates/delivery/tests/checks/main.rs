@@ -7,3 +7,10 @@ mod exhaustive;
 mod explorer;
 mod random;
 mod world;
+
+use std::io::Write;
+
+/// Writes a line of the report to where it is seen: the test harness only keeps back what the print macros write.
+fn report(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

@@ -7,18 +7,22 @@
 
 mod app;
 mod poll;
+mod scope;
+mod step;
 
 use std::sync::OnceLock;
 
 use abey_delivery::check::{Monitor, Surroundings, Violation};
-use abey_delivery::fault::{Fault, Injected};
+use abey_delivery::fault::Injected;
 use abey_delivery::{
-    Actions, EpollConfig, Hold, InterruptAction, ModeSettings, Nanos, Napi, NapiConfig, NapiId, NapiIndex,
-    NapiSettings, NapiThread, PollContext, QueueKey, Softirq, SoftirqLimits, Store, TimerAction, WorkPool,
+    Actions, InterruptAction, Nanos, Napi, NapiId, NapiIndex, NapiThread, PollContext, QueueKey, Softirq, Store,
+    TimerAction, WorkPool,
 };
 
 pub(crate) use app::{App, AppState};
 pub(crate) use poll::InPoll;
+pub(crate) use scope::{May, Scope};
+pub(crate) use step::Step;
 
 /// One unit of time, long enough to be a whole microsecond of epoll's settings.
 pub(crate) const TICK: Nanos = Nanos::from_micros(1);
@@ -26,89 +30,6 @@ pub(crate) const TICK: Nanos = Nanos::from_micros(1);
 /// `n` ticks.
 pub(crate) const fn ticks(n: u64) -> Nanos {
     Nanos::from_micros(n)
-}
-
-/// What a world is made of, and what can happen in it.
-#[derive(Clone, Debug)]
-pub(crate) struct Scope {
-    pub(crate) instances: usize,
-    pub(crate) cpus: usize,
-    pub(crate) workers: usize,
-    pub(crate) apps: usize,
-    /// Packets that a queue can hold.
-    pub(crate) capacity: u16,
-    pub(crate) mode: ModeSettings,
-    pub(crate) config: NapiConfig,
-    pub(crate) epoll: EpollConfig,
-    pub(crate) limits: SoftirqLimits,
-    pub(crate) fault: Option<Fault>,
-    /// Settings that the instances may be given.
-    pub(crate) changes: Vec<NapiSettings>,
-    pub(crate) may: May,
-}
-
-/// What can happen beside packets and polls.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct May {
-    /// Time passes; not needed where nothing is timed.
-    pub(crate) tick: bool,
-    /// Timers go off at any moment after they were armed, as if time were of no account: more schedules, and yet fewer
-    /// states, than with ticks.
-    pub(crate) untimed: bool,
-    /// Time passes also in the middle of a softirq run.
-    pub(crate) tick_in_softirq: bool,
-    pub(crate) disable: bool,
-    pub(crate) close: bool,
-    /// Applications wait with a zero timeout.
-    pub(crate) wait_zero: bool,
-    /// Applications wait with a timeout of one tick.
-    pub(crate) wait_short: bool,
-    /// Signals and calls for nothing: spurious wake-ups, interrupts and timers.
-    pub(crate) disturb: bool,
-}
-
-impl May {
-    pub(crate) const NOTHING: Self = Self {
-        tick: false,
-        untimed: false,
-        tick_in_softirq: false,
-        disable: false,
-        close: false,
-        wait_zero: false,
-        wait_short: false,
-        disturb: false,
-    };
-}
-
-impl Scope {
-    /// One instance on one CPU, polls of two packets, room for two.
-    pub(crate) fn new(mode: ModeSettings) -> Self {
-        Self {
-            instances: 1,
-            cpus: 1,
-            workers: 1,
-            apps: 0,
-            capacity: 2,
-            mode,
-            config: NapiConfig { weight: 2, ..NapiConfig::default() },
-            epoll: EpollConfig::default(),
-            limits: SoftirqLimits { packets: 2, time: ticks(1) },
-            fault: None,
-            changes: Vec::new(),
-            may: May::NOTHING,
-        }
-    }
-
-    fn longest_timeout(&self) -> Nanos {
-        let of = |napi: &NapiSettings| {
-            let hold = match napi.hold {
-                Some(Hold::Spin(span) | Hold::Timer(span)) => span,
-                None => Nanos::ZERO,
-            };
-            napi.gro_flush_timeout.max(napi.irq_suspend_timeout).max(hold)
-        };
-        self.changes.iter().map(of).fold(of(&self.mode.napi), Nanos::max)
-    }
 }
 
 /// One queue and its instance, with all that hardware and threads hold of it.
@@ -157,111 +78,6 @@ pub(crate) enum Worker {
     Asleep,
     Awake,
     Polling(InPoll),
-}
-
-/// One thing that happens. Numbers name instances, CPUs, workers and applications; `to` is the application that a poll's
-/// packets are for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Step {
-    /// A packet arrives.
-    Arrive(usize),
-    /// An interrupt is handled.
-    Interrupt(usize),
-    /// The queue is looked at after its interrupt was unmasked.
-    Recheck(usize),
-    /// A timer goes off.
-    Timer(usize),
-    /// A softirq run begins, in the softirq or in the CPU's softirq thread, and takes packets from its first instance.
-    SoftirqRun(usize),
-    /// The softirq run takes packets from its next instance, or ends.
-    SoftirqTake(usize),
-    /// The softirq run's poll is over.
-    SoftirqDone {
-        cpu: usize,
-        to: Option<usize>,
-    },
-    /// The instance's thread takes packets.
-    ThreadTake(usize),
-    /// The thread's poll is over.
-    ThreadDone {
-        instance: usize,
-        to: Option<usize>,
-    },
-    /// A worker takes packets from the next instance, or goes to sleep.
-    WorkerTake(usize),
-    /// The worker's poll is over.
-    WorkerDone {
-        worker: usize,
-        to: Option<usize>,
-    },
-    /// An application waits for events without a time limit.
-    Wait(usize),
-    /// An application asks for events without waiting.
-    WaitZero(usize),
-    /// An application waits for one tick at most.
-    WaitShort(usize),
-    /// A waiting application does the next thing.
-    AppNext(usize),
-    /// An application's busy poll is over.
-    AppDone {
-        app: usize,
-        to: Option<usize>,
-    },
-    /// An application has taken all events.
-    Consume(usize),
-    /// A signal ends an application's wait.
-    Signal(usize),
-    /// An application closes its epoll context.
-    Close(usize),
-    /// An instance is given the nth of the scope's settings.
-    Settings {
-        instance: usize,
-        nth: usize,
-    },
-    Disable(usize),
-    Enable(usize),
-    /// A thread wakes for no reason.
-    SpuriousWake(usize),
-    /// A timer goes off that nobody armed, or too early.
-    SpuriousTimer(usize),
-    /// An interrupt arrives that nobody raised.
-    SpuriousInterrupt(usize),
-    /// Time passes.
-    Tick,
-}
-
-impl Step {
-    /// Whether somebody goes on with what they are doing, rather than something new coming from outside.
-    pub(crate) fn is_progress(self) -> bool {
-        match self {
-            Self::Interrupt(_)
-            | Self::Recheck(_)
-            | Self::Timer(_)
-            | Self::SoftirqRun(_)
-            | Self::SoftirqTake(_)
-            | Self::SoftirqDone { .. }
-            | Self::ThreadTake(_)
-            | Self::ThreadDone { .. }
-            | Self::WorkerTake(_)
-            | Self::WorkerDone { .. }
-            | Self::AppNext(_)
-            | Self::AppDone { .. } => true,
-            Self::Arrive(_)
-            | Self::Wait(_)
-            | Self::WaitZero(_)
-            | Self::WaitShort(_)
-            | Self::Consume(_)
-            | Self::Signal(_)
-            | Self::Close(_)
-            | Self::Settings { .. }
-            | Self::Disable(_)
-            | Self::Enable(_)
-            | Self::SpuriousWake(_)
-            | Self::SpuriousTimer(_)
-            | Self::SpuriousInterrupt(_)
-            | Self::Tick => false,
-        }
-    }
 }
 
 /// A state of the world.
