@@ -48,6 +48,7 @@ impl<F: Faults> Napi<F> {
         self.note_work(now, work);
         let BusyPhase::Ending { timer_armed } = busy.phase else { return self.keep(Outcome::StillBusy) };
         if work < busy.budget {
+            // Holding by spinning is for contexts: an application that stops polling does not leave a spinner behind.
             return self.complete(now, work, false, self.prefer || busy.prefer);
         }
         // The queue may hold more. An armed timer looks at it if the application does not; else the context does, and
