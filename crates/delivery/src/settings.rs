@@ -23,6 +23,23 @@ pub enum PollContext {
     Workqueue,
 }
 
+impl PollContext {
+    /// Whether this is one of the two kinds of thread.
+    pub const fn is_thread(self) -> bool {
+        matches!(self, Self::Thread | Self::BusyThread)
+    }
+
+    /// Whether the same softirq, thread or pool does both.
+    pub(crate) const fn is_same_place(self, other: Self) -> bool {
+        matches!(
+            (self, other),
+            (Self::Softirq, Self::Softirq)
+                | (Self::Thread | Self::BusyThread, Self::Thread | Self::BusyThread)
+                | (Self::Workqueue, Self::Workqueue)
+        )
+    }
+}
+
 /// Staying in poll mode after the last packet (datapath and sim only).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hold {
@@ -48,6 +65,70 @@ pub struct NapiSettings {
     pub context: PollContext,
     /// Whether to stay in poll mode after the last packet.
     pub hold: Option<Hold>,
+}
+
+/// How many packets one poll of an instance may take (`NAPI_POLL_WEIGHT`).
+pub const DEFAULT_WEIGHT: u16 = 64;
+
+/// Which of the two published forms of IRQ suspension an instance follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SuspendVariant {
+    /// As merged in Linux 6.13: a busy poll that ends arms gro-flush-timeout, and only delivering events moves the timer
+    /// out to irq-suspend-timeout.
+    #[default]
+    Merged,
+    /// As in the first five revisions of the series: a busy poll that ends under *prefer*, and a completion under it,
+    /// arm irq-suspend-timeout whenever it is set.
+    Early,
+}
+
+/// From when irq-suspend-timeout counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SuspendFrom {
+    /// From the last poll of the queue: no packet waits longer than the timeout, whatever the application does.
+    #[default]
+    LastPoll,
+    /// From the delivery of the events, as in Linux. An application that is always given events from elsewhere, or takes
+    /// the events of one poll in many waits, moves the timer out again and again and may leave a queue waiting for ever.
+    Delivery,
+}
+
+/// What is fixed when a NAPI instance is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NapiConfig {
+    /// How many packets one poll may take; at least 1.
+    pub weight: u16,
+    /// Which form of IRQ suspension to follow.
+    pub suspend: SuspendVariant,
+    /// From when irq-suspend-timeout counts.
+    pub suspend_from: SuspendFrom,
+}
+
+impl NapiConfig {
+    /// Everything as Linux does it.
+    pub const LINUX: Self =
+        Self { weight: DEFAULT_WEIGHT, suspend: SuspendVariant::Merged, suspend_from: SuspendFrom::Delivery };
+}
+
+impl Default for NapiConfig {
+    fn default() -> Self {
+        Self { weight: DEFAULT_WEIGHT, suspend: SuspendVariant::default(), suspend_from: SuspendFrom::default() }
+    }
+}
+
+/// What one softirq run may use before it gives way to the scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SoftirqLimits {
+    /// Packets (`net.core.netdev_budget`).
+    pub packets: u32,
+    /// Time (`net.core.netdev_budget_usecs`).
+    pub time: Nanos,
+}
+
+impl Default for SoftirqLimits {
+    fn default() -> Self {
+        Self { packets: 300, time: Nanos::from_millis(2) }
+    }
 }
 
 /// Busy polling from an epoll context: the parameters of `EPIOCSPARAMS` (Linux 6.9).

@@ -1,0 +1,51 @@
+//! Broken variants of the core, which the exploration must catch.
+
+use abey_delivery::fault::Fault;
+use abey_delivery::{NapiConfig, SuspendVariant};
+
+use crate::exhaustive::{LIMIT, scope};
+use crate::explorer::explore;
+use crate::world::{May, Scope};
+
+/// A scope in which the fault matters, and the words by which it is recognised.
+fn habitat(fault: Fault) -> (Scope, &'static str) {
+    let with = |scope: Scope, may: May| Scope { may: May { tick: scope.may.tick, ..may }, ..scope };
+    let closing = May { close: true, ..May::NOTHING };
+    let disabling = May { disable: true, ..May::NOTHING };
+    match fault {
+        Fault::MissedFlagLost => (scope("napibusy", 1), "invariant 2"),
+        Fault::UnmaskWithoutRecheck => (scope("base", 0), "invariant 2"),
+        Fault::TimerNotMovedOnSuspend => (scope("suspend", 1), "invariant 4"),
+        Fault::NoResumeOnClose => (with(scope("suspend", 1), closing), "invariant 4"),
+        Fault::NoResumeBeforeSleep => {
+            let scope = scope("suspend", 1);
+            let config = NapiConfig { suspend: SuspendVariant::Early, ..scope.config };
+            (Scope { config, ..scope }, "invariant 4")
+        }
+        Fault::PreferNotCleared => (scope("napibusy", 1), "prefer"),
+        Fault::CountdownNotRefilled => (scope("defer", 0), "deferral"),
+        Fault::RequeueLost => (scope("base", 0), "invariant 3"),
+        Fault::DisableDoesNotWait => (with(scope("base", 0), disabling), "invariant 6"),
+        Fault::BusyPollEndForgotten => (scope("sockbusy", 1), "invariant"),
+        Fault::TimerIgnoresOwner => (scope("suspend", 1), "invariant 1"),
+        Fault::HoldTimerNeverEnds => (scope("hold-timer", 0), "invariant 7"),
+        Fault::DeferralWithoutTimer => (scope("defer", 0), "invariant 3"),
+        other => unreachable!("no habitat for {other:?}"),
+    }
+}
+
+#[test]
+fn every_canary_is_caught_and_its_habitat_is_sound() {
+    for fault in Fault::ALL {
+        let (scope, words) = habitat(fault);
+        let broken = Scope { fault: Some(fault), ..scope.clone() };
+        let report = explore(&broken, LIMIT);
+        let failure = report.failure.unwrap_or_else(|| panic!("{fault:?} was not caught in {} states", report.states));
+        let seen = report.states;
+        crate::report(&format!("{fault:?}: caught in {seen} states, shortest schedule:\n{}", failure.to_text()));
+        assert!(failure.why.contains(words), "{fault:?} was caught by another check: {}", failure.why);
+        if let Some(failure) = explore(&scope, LIMIT).failure {
+            panic!("the habitat of {fault:?} is not sound itself:\n{}", failure.to_text());
+        }
+    }
+}

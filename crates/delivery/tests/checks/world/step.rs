@@ -1,0 +1,106 @@
+//! Everything that can happen next.
+
+/// One thing that happens. Numbers name instances, CPUs, workers and applications; `to` is the application that a poll's
+/// packets are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Step {
+    /// A packet arrives.
+    Arrive(usize),
+    /// An interrupt is handled.
+    Interrupt(usize),
+    /// The queue is looked at after its interrupt was unmasked.
+    Recheck(usize),
+    /// A timer goes off.
+    Timer(usize),
+    /// A softirq run begins, in the softirq or in the CPU's softirq thread, and takes packets from its first instance.
+    SoftirqRun(usize),
+    /// The softirq run takes packets from its next instance, or ends.
+    SoftirqTake(usize),
+    /// The softirq run's poll is over.
+    SoftirqDone {
+        cpu: usize,
+        to: Option<usize>,
+    },
+    /// The instance's thread takes packets.
+    ThreadTake(usize),
+    /// The thread's poll is over.
+    ThreadDone {
+        instance: usize,
+        to: Option<usize>,
+    },
+    /// A worker takes packets from the next instance, or goes to sleep.
+    WorkerTake(usize),
+    /// The worker's poll is over.
+    WorkerDone {
+        worker: usize,
+        to: Option<usize>,
+    },
+    /// An application waits for events without a time limit.
+    Wait(usize),
+    /// An application asks for events without waiting.
+    WaitZero(usize),
+    /// An application waits for one tick at most.
+    WaitShort(usize),
+    /// A waiting application does the next thing.
+    AppNext(usize),
+    /// An application's busy poll is over.
+    AppDone {
+        app: usize,
+        to: Option<usize>,
+    },
+    /// An application has taken all events.
+    Consume(usize),
+    /// A signal ends an application's wait.
+    Signal(usize),
+    /// An application closes its epoll context.
+    Close(usize),
+    /// An instance is given the nth of the scope's settings.
+    Settings {
+        instance: usize,
+        nth: usize,
+    },
+    Disable(usize),
+    Enable(usize),
+    /// A thread wakes for no reason.
+    SpuriousWake(usize),
+    /// A timer goes off that nobody armed, or too early.
+    SpuriousTimer(usize),
+    /// An interrupt arrives that nobody raised.
+    SpuriousInterrupt(usize),
+    /// Time passes.
+    Tick,
+}
+
+impl Step {
+    /// Whether somebody goes on with what they are doing, rather than something new coming from outside.
+    pub(crate) fn is_progress(self) -> bool {
+        match self {
+            Self::Interrupt(_)
+            | Self::Recheck(_)
+            | Self::Timer(_)
+            | Self::SoftirqRun(_)
+            | Self::SoftirqTake(_)
+            | Self::SoftirqDone { .. }
+            | Self::ThreadTake(_)
+            | Self::ThreadDone { .. }
+            | Self::WorkerTake(_)
+            | Self::WorkerDone { .. }
+            | Self::AppNext(_)
+            | Self::AppDone { .. } => true,
+            Self::Arrive(_)
+            | Self::Wait(_)
+            | Self::WaitZero(_)
+            | Self::WaitShort(_)
+            | Self::Consume(_)
+            | Self::Signal(_)
+            | Self::Close(_)
+            | Self::Settings { .. }
+            | Self::Disable(_)
+            | Self::Enable(_)
+            | Self::SpuriousWake(_)
+            | Self::SpuriousTimer(_)
+            | Self::SpuriousInterrupt(_)
+            | Self::Tick => false,
+        }
+    }
+}
