@@ -8,7 +8,8 @@
 //! the RX queue's number plus one in it; veth leaves the sender's TX queue there, which is the RX queue's number itself.
 //! Taken modulo the number of queues, both tell the queues apart, which is all that counts: on a NIC, queue q has worker
 //! q + 1 (and the last queue worker 0), on veth worker q. `SKF_AD_HATYPE` tells the loopback device, which has no queues;
-//! loads relative to `SKF_NET_OFF` read the IP header. The filter's answer is an index into the group, in the order in
+//! loads relative to `SKF_NET_OFF` read the IP header. On veth a connection can move to another queue later, when its
+//! client repeats a segment ([`crate::veth::keep_queues`]); NICs choose the queue by the addresses, which stay. The filter's answer is an index into the group, in the order in
 //! which its sockets began to listen; an index outside the group makes the kernel fall back to its hash. Source: Linux
 //! `Documentation/networking/filter.rst` and `net/core/sock_reuseport.c`.
 

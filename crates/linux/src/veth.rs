@@ -67,6 +67,19 @@ pub fn create(near: &End<'_>, far: &End<'_>, queues: u32) -> Result<(), NetlinkE
     Ok(())
 }
 
+/// Keeps each TCP connection that begins in the namespace on one transmit queue, and so on one receive queue of a veth
+/// peer. Linux moves a connection to another path when a segment had to be repeated (`net.core.txrehash`,
+/// Linux `Documentation/admin-guide/sysctl/net.rst`); NICs at the other end of a wire do not see that, a veth peer does.
+///
+/// For namespaces of one's own: nothing puts it back.
+///
+/// # Errors
+/// When the namespace cannot be entered, or the kernel has no such setting (before Linux 5.18).
+pub fn keep_queues(netns: &NetNs) -> std::io::Result<()> {
+    // The kernel shows the network settings of the thread that looks.
+    netns.run(|| std::fs::write("/proc/sys/net/core/txrehash", "0")).map_err(std::io::Error::other)?
+}
+
 /// The link data of a veth: the other end as a whole link message of its own.
 fn push_peer(message: &mut Vec<u8>, far: &End<'_>, queues: u32) {
     let data = push_nested_header(message, abi::IFLA_INFO_DATA);

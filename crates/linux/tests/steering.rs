@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
+use abey_linux::netns::NetNs;
 use abey_linux::steer::steer;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
@@ -77,6 +78,8 @@ fn accepted(workers: u32, address: &str, queues_known: bool) -> Vec<BTreeMap<u32
         ip("link set client up");
         // With segmentation left to the receiver, packets would not take its NAPI.
         tool("ethtool", "-K client tso off");
+        // On a busy machine answers come late, are asked for again, and would move the connection to another queue.
+        abey_linux::veth::keep_queues(&NetNs::current().expect("a namespace")).expect("txrehash off");
         for _ in 0..CONNECTIONS {
             let mut stream = TcpStream::connect(server).expect("connected");
             stream.write_all(b"x").expect("sent");

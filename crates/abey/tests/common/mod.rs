@@ -20,7 +20,7 @@ use abey_linux::netns::NetNs;
 use abey_linux::probe::{NapiCapabilities, napi_capabilities};
 use abey_linux::process;
 use abey_linux::spawn::CommandPlace;
-use abey_linux::veth::{End, create, set_up};
+use abey_linux::veth::{End, create, keep_queues, set_up};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -113,6 +113,9 @@ impl Bed {
             End { netns: &client, name: &far, address: (CLIENT, 24) },
         );
         create(&near_end, &far_end, queues).expect("veth pair");
+        if queues > 1 {
+            keep_queues(&client).expect("txrehash off");
+        }
         let mut netlink = Netlink::open(&server).expect("netlink");
         set_up(&mut netlink, "lo").expect("loopback");
         let device = device_named(&mut netlink, &near, "the test network").expect("the device just made");
