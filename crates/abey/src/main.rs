@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod exchange;
 mod failure;
 mod linux_world;
 mod output;

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use abey_delivery::Nanos;
 use abey_load::{
     Arrivals, Config, Load, LoadError, Memcached, Options, Rate, Report, RequestResponse, RunConfig, SizeDist,
-    Transport, Workload, pin_to_cpus,
+    Workload, pin_to_cpus,
 };
 use clap::{Subcommand, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::output::{print_rows, print_text};
 
@@ -53,15 +54,8 @@ enum ProtocolArgs {
     Rr {
         #[command(flatten)]
         common: Common,
-        /// UDP instead of TCP.
-        #[arg(long)]
-        udp: bool,
-        /// Bytes of each request.
-        #[arg(long, value_name = "BYTES", default_value_t = 1)]
-        request_size: usize,
-        /// Bytes of each response.
-        #[arg(long, value_name = "BYTES", default_value_t = 1)]
-        response_size: usize,
+        #[command(flatten)]
+        exchange: Exchange,
         /// Flows: TCP connections, or UDP sockets.
         #[arg(long, default_value_t = 20)]
         flows: usize,
@@ -163,10 +157,8 @@ impl ProtocolArgs {
                 let mix = Memcached { set_ratio: sets, keys, key_size, value_size };
                 (common, Workload::Memcached(mix), connections)
             }
-            Self::Rr { common, udp, request_size, response_size, flows } => {
-                let transport = if udp { Transport::Udp } else { Transport::Tcp };
-                let exchange =
-                    RequestResponse { transport, request_bytes: request_size, response_bytes: response_size };
+            Self::Rr { common, exchange, flows } => {
+                let exchange = RequestResponse::from(exchange);
                 (common, Workload::RequestResponse(exchange), flows)
             }
         }

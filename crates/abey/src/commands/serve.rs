@@ -4,11 +4,12 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 
 use abey_load::serve::{self, Listen, ServeError, Server};
-use abey_load::{RequestResponse, Transport, pin_to_cpus};
+use abey_load::{RequestResponse, pin_to_cpus};
 use clap::Subcommand;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::output::print_text;
 
@@ -30,15 +31,8 @@ enum ServerArgs {
     Rr {
         #[command(flatten)]
         common: Common,
-        /// UDP instead of TCP.
-        #[arg(long)]
-        udp: bool,
-        /// Bytes of each request.
-        #[arg(long, value_name = "BYTES", default_value_t = 1)]
-        request_size: usize,
-        /// Bytes of each response.
-        #[arg(long, value_name = "BYTES", default_value_t = 1)]
-        response_size: usize,
+        #[command(flatten)]
+        exchange: Exchange,
     },
 }
 
@@ -61,9 +55,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Signals::new([SIGINT, SIGTERM]).map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
     let server = match args.server {
         ServerArgs::Kv { common } => serve::kv::start(common.prepare()?),
-        ServerArgs::Rr { common, udp, request_size, response_size } => {
-            let transport = if udp { Transport::Udp } else { Transport::Tcp };
-            let sizes = RequestResponse { transport, request_bytes: request_size, response_bytes: response_size };
+        ServerArgs::Rr { common, exchange } => {
+            let sizes = RequestResponse::from(exchange);
             serve::rr::start(common.prepare()?, &sizes)
         }
     };
