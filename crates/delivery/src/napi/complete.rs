@@ -52,13 +52,19 @@ impl<F: Faults> Napi<F> {
             return self.complete(now, work, false, self.prefer || busy.prefer);
         }
         // The queue may hold more. An armed timer looks at it if the application does not; else the context does, and
-        // also if during this last poll an interrupt came, or that timer went off and found us here.
-        let covered = timer_armed && self.timer.is_some();
+        // also if an interrupt came during this last poll.
         let mut actions = Actions::NONE;
         let missed = self.owner.take().is_some_and(|ownership| ownership.missed);
         self.clear_prefer();
-        if missed || (!covered && !self.faults.has(Fault::BusyPollEndForgotten)) {
+        if missed || (!timer_armed && !self.faults.has(Fault::BusyPollEndForgotten)) {
             self.schedule(&mut actions);
+        } else if timer_armed && self.timer.is_none() {
+            // The timer went off during this last poll, and found us here. Arm it again: the application that prefers to
+            // poll still has its time to come back, and somebody looks if it does not. (Linux leaves neither.)
+            match self.away_timer(now) {
+                Some(timer) => self.arm(&mut actions, timer),
+                None => self.schedule(&mut actions),
+            }
         }
         PollDone { outcome: Outcome::Released, actions }
     }

@@ -142,12 +142,12 @@ fn a_busy_poll_without_a_timer_reschedules_what_it_leaves() {
 }
 
 #[test]
-fn a_timer_that_goes_off_during_the_last_poll_does_not_cover_for_it() {
+fn a_timer_that_goes_off_during_the_last_poll_is_armed_again() {
     let mut napi = mode("napibusy");
     assert_eq!(busy_poll(&mut napi, us(1), 64).outcome, Outcome::StillBusy);
     assert_eq!(napi.end_busy_poll(us(1), APP), (Some(64), arm(us(201))));
     assert_eq!(napi.handle_timer(us(201)), Actions::NONE);
-    assert_eq!(napi.handle_poll_done(us(202), 64), released(run(PollContext::Softirq)));
+    assert_eq!(napi.handle_poll_done(us(202), 64), released(arm(us(402))));
 }
 
 #[test]
