@@ -6,6 +6,7 @@ mod load;
 mod run;
 mod serve;
 mod set;
+mod sim;
 mod status;
 
 use std::process::ExitCode;
@@ -23,6 +24,7 @@ pub(crate) enum Command {
     Load(load::Args),
     Serve(serve::Args),
     Set(set::Args),
+    Sim(sim::Args),
     Status(status::Args),
 }
 
@@ -35,6 +37,7 @@ impl Command {
             Self::Load(args) => load::run(args),
             Self::Serve(args) => serve::run(args),
             Self::Set(args) => set::run(args),
+            Self::Sim(args) => sim::run(args),
             Self::Status(args) => status::run(args),
         }
     }

@@ -1,0 +1,92 @@
+//! The event queue: what happens next, ties in the order in which they were scheduled.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// Something that happens at a point in virtual time. The indices are those of the world's arrays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The next request of the open loop is due.
+    Due,
+    /// A request of this connection reaches the NIC.
+    Request { conn: u32 },
+    /// A pure acknowledgement reaches this queue.
+    Ack { queue: u32 },
+    /// A transmission on this queue is complete.
+    Transmitted { queue: u32 },
+    /// The NIC's moderation timer of this queue.
+    Moderation { queue: u32 },
+    /// The timer of this queue's NAPI instance.
+    Timer { queue: u32 },
+    /// What this CPU is doing is done, unless it was interrupted meanwhile.
+    Done { cpu: u32, generation: u32 },
+    /// A wait with a deadline is over, unless it ended before.
+    WaitOver { thread: u32, generation: u32 },
+    /// Forget what was counted so far.
+    Measure,
+    /// The end of the run.
+    End,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at: u64,
+    order: u64,
+    event: Event,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The heap gives the greatest first.
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
+
+/// Pending events.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    heap: BinaryHeap<Entry>,
+    order: u64,
+}
+
+impl Events {
+    pub(crate) fn push(&mut self, at: u64, event: Event) {
+        self.order += 1;
+        self.heap.push(Entry { at, order: self.order, event });
+    }
+
+    /// The next event and its time in nanoseconds.
+    pub(crate) fn pop(&mut self) -> Option<(u64, Event)> {
+        self.heap.pop().map(|entry| (entry.at, entry.event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_in_time_order_and_ties_in_order_of_scheduling() {
+        let mut events = Events::default();
+        for (at, queue) in [(5, 0), (3, 1), (5, 2), (3, 3)] {
+            events.push(at, Event::Ack { queue });
+        }
+        let order: Vec<_> = std::iter::from_fn(|| events.pop()).collect();
+        let ack = |queue| Event::Ack { queue };
+        assert_eq!(order, [(3, ack(1)), (3, ack(3)), (5, ack(0)), (5, ack(2))]);
+    }
+}

@@ -1,0 +1,214 @@
+//! Fitting a host profile to the rows of a table, with CMA-ES on the logarithms of its figures.
+
+use abey_delivery::Nanos;
+use cmaes::{CMAESOptions, DVector};
+use toml_edit::{DocumentMut, Item, value};
+
+use crate::profile::{InputError, Profile};
+use crate::reference::{IrqSuspension, Row, run_all};
+
+/// A figure of the profile that is fitted, and the range it may come from.
+#[derive(Clone, Copy, Debug)]
+struct Parameter {
+    key: &'static str,
+    low: f64,
+    high: f64,
+}
+
+const fn parameter(key: &'static str, low: f64, high: f64) -> Parameter {
+    Parameter { key, low, high }
+}
+
+/// What is fitted for the IRQ suspension study. The rest of the profile is known.
+const PARAMETERS: [Parameter; 29] = [
+    parameter("processor.warm_cycles_per_1000_instructions", 650.0, 1_000.0),
+    parameter("processor.recovery_instructions", 500.0, 50_000.0),
+    parameter("idle.enter.instructions", 300.0, 10_000.0),
+    parameter("idle.enter.stall_cycles", 300.0, 20_000.0),
+    parameter("idle.cold_cycles", 100.0, 20_000.0),
+    parameter("interrupt.nic.instructions", 200.0, 8_000.0),
+    parameter("interrupt.nic.stall_cycles", 100.0, 15_000.0),
+    parameter("interrupt.timer.instructions", 200.0, 5_000.0),
+    parameter("interrupt.cold_cycles", 50.0, 10_000.0),
+    parameter("softirq.poll.instructions", 200.0, 5_000.0),
+    parameter("softirq.poll.stall_cycles", 50.0, 6_000.0),
+    parameter("softirq.request.instructions", 2_000.0, 12_000.0),
+    parameter("softirq.ack.instructions", 1_000.0, 8_000.0),
+    parameter("disturbance.packet_cycles", 50.0, 5_000.0),
+    parameter("disturbance.request_cycles", 100.0, 10_000.0),
+    parameter("thread.wake.instructions", 500.0, 15_000.0),
+    parameter("thread.wake.stall_cycles", 50.0, 15_000.0),
+    parameter("epoll.wait.instructions", 200.0, 6_000.0),
+    parameter("busy_poll.iteration.instructions", 100.0, 4_000.0),
+    parameter("busy_poll.iteration.stall_cycles", 50.0, 8_000.0),
+    parameter("server.request.instructions", 6_000.0, 18_000.0),
+    parameter("server.backlog_cycles", 10.0, 10_000.0),
+    parameter("nic.adaptation_noise_percent", 2.0, 90.0),
+    parameter("nic.tx_usecs", 5.0, 128.0),
+    parameter("client.base_ns", 10_000.0, 60_000.0),
+    parameter("client.jitter_ns", 500.0, 40_000.0),
+    parameter("client.late_millionths", 20_000.0, 500_000.0),
+    parameter("client.late_ns", 30_000.0, 300_000.0),
+    parameter("client.late_ns_per_connection_rps", 1.0, 2_000.0),
+];
+
+/// How much work fitting is.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How many candidate profiles to try.
+    pub evaluations: usize,
+    /// Answers simulated per row and candidate.
+    pub requests: f64,
+    /// The same seed gives the same arrivals for every candidate, and the same candidates.
+    pub seed: u64,
+    /// The first spread of the candidates' figures, as a share of each.
+    pub spread: f64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { evaluations: 1_500, requests: 30_000.0, seed: 7, spread: 0.2 }
+    }
+}
+
+/// A fitted profile.
+#[derive(Clone, Debug)]
+pub struct Fitted {
+    /// The profile's text: the one that was given, with its notes, and the fitted figures in place.
+    pub text: String,
+    /// The cost of the profile that was given.
+    pub before: f64,
+    /// The cost of the fitted one.
+    pub after: f64,
+}
+
+/// Fits a profile to the rows of `base`, `defer20` and `fullbusy` of the IRQ suspension study.
+///
+/// `progress` is called after every candidate with how many there were, and the least cost so far.
+///
+/// # Errors
+/// If the profile cannot be used.
+pub fn fit(text: &str, options: &Options, progress: &mut dyn FnMut(usize, f64)) -> Result<Fitted, InputError> {
+    Profile::parse("profile", text)?;
+    let document: DocumentMut = text.parse().expect("a profile that was read is TOML");
+    let study = IrqSuspension::new().fitted_rows();
+    let start: Vec<f64> = PARAMETERS.iter().map(|parameter| figure(&document, parameter.key).max(1.0).ln()).collect();
+    let before = cost(&study, &document, &start, options);
+    let mut best = (before, start.clone());
+    let mut tried = 0;
+    let objective = |x: &DVector<f64>| {
+        let cost = cost(&study, &document, x.as_slice(), options);
+        tried += 1;
+        if cost < best.0 {
+            best = (cost, x.as_slice().to_vec());
+        }
+        progress(tried, best.0);
+        cost
+    };
+    let mut search = CMAESOptions::new(start, options.spread)
+        .seed(options.seed)
+        .max_function_evals(options.evaluations)
+        .build(objective)
+        .expect("the options are in range");
+    let _ = search.run();
+    drop(search);
+    let (after, figures) = best;
+    Ok(Fitted { text: with_figures(&document, &figures).to_string(), before, after })
+}
+
+/// Small is good: squared errors in units of what would be a good fit, growing only linearly where far off.
+fn cost(study: &IrqSuspension, document: &DocumentMut, figures: &[f64], options: &Options) -> f64 {
+    let text = with_figures(document, figures).to_string();
+    let Ok(profile) = Profile::parse("candidate", &text) else { return f64::INFINITY };
+    let queues = 4;
+    let mut scenarios = study.scenarios(queues, options.requests, options.seed);
+    for scenario in &mut scenarios {
+        scenario.warmup = scenario.warmup.min(Nanos::from_millis(40));
+    }
+    let Ok(outcomes) = run_all(&profile, &scenarios) else { return f64::INFINITY };
+    let outside: f64 = PARAMETERS.iter().zip(figures).map(|(parameter, x)| parameter.overshoot(*x)).sum();
+    study.rows_of(&outcomes, queues).iter().map(row_cost).sum::<f64>() + 100.0 * outside
+}
+
+impl Parameter {
+    fn clamp(&self, x: f64) -> f64 {
+        x.exp().clamp(self.low, self.high)
+    }
+
+    fn overshoot(&self, x: f64) -> f64 {
+        (self.low.ln() - x).max(0.0) + (x - self.high.ln()).max(0.0)
+    }
+}
+
+/// What a good fit of a column is: relative, or in points for columns in percent.
+const GOOD: [(&str, f64); 9] = [
+    ("avg_us", 0.04),
+    ("p95_us", 0.06),
+    ("p99_us", 0.10),
+    ("cpu_percent", 1.5),
+    ("cycles_per_query", 0.03),
+    ("instructions_per_query", 0.04),
+    ("softirq_percent", 4.0),
+    ("interrupts_per_query", 0.20),
+    ("epoll_waits_per_query", 0.20),
+];
+
+fn row_cost(row: &Row) -> f64 {
+    let saturated = row.load == "MAX" || (row.load == "1000K" && row.mode != "fullbusy");
+    let mut sum = 0.0;
+    if saturated && let Some(qps) = row.figures.get("qps").and_then(|f| Some((f.published?, f.predicted))) {
+        let good = if row.load == "MAX" { 0.004 } else { 0.04 };
+        sum += huber((qps.1 / qps.0).ln() / good);
+    }
+    for (column, good) in GOOD {
+        let Some(figure) = row.figures.get(column) else { continue };
+        let Some(published) = figure.published else { continue };
+        let error = if column.ends_with("_percent") {
+            figure.predicted - published
+        } else if published > 0.01 {
+            (figure.predicted.max(1e-6) / published).ln()
+        } else {
+            continue;
+        };
+        sum += huber(error / good) * weight(row, column, saturated);
+    }
+    sum
+}
+
+/// Saturated rows are Little's law, and spinning executes what it likes: neither says much about costs.
+fn weight(row: &Row, column: &str, saturated: bool) -> f64 {
+    match column {
+        "avg_us" | "p95_us" | "epoll_waits_per_query" if saturated => 0.05,
+        "p99_us" if saturated => 0.2,
+        "instructions_per_query" if row.mode == "fullbusy" && row.load != "MAX" => 0.05,
+        _ => 1.0,
+    }
+}
+
+fn huber(error: f64) -> f64 {
+    (1.0 + error * error).sqrt() - 1.0
+}
+
+fn figure(document: &DocumentMut, key: &str) -> f64 {
+    let mut item: &Item = document.as_item();
+    for part in key.split('.') {
+        item = &item[part];
+    }
+    item.as_integer().expect("a fitted figure is an integer of the profile") as f64
+}
+
+fn with_figures(document: &DocumentMut, figures: &[f64]) -> DocumentMut {
+    let mut document = document.clone();
+    for (parameter, x) in PARAMETERS.iter().zip(figures) {
+        let mut item: &mut Item = document.as_item_mut();
+        for part in parameter.key.split('.') {
+            item = &mut item[part];
+        }
+        let decor = item.as_value().map(|value| value.decor().clone()).unwrap_or_default();
+        *item = value(parameter.clamp(*x).round() as i64);
+        if let Some(value) = item.as_value_mut() {
+            *value.decor_mut() = decor;
+        }
+    }
+    document
+}

@@ -1,0 +1,38 @@
+//! Discrete-event world that runs the delivery core in virtual time.
+//!
+//! Clients, wire, NIC, CPUs and event-loop servers with costs; the delivery decisions are those of `abey-delivery`, so a
+//! mode here is the same code as in the datapath. Virtual time is in integer nanoseconds, and one seed gives the same bytes
+//! on every machine.
+//!
+//! - [`Profile`]: what operations cost on a machine. [`Scenario`]: who sends what to whom, under which mode.
+//! - [`run`] simulates one scenario and gives its [`Outcome`].
+//! - [`reference`](mod@reference): the published tables, predicted beside published. [`fit`]: how a profile is made from one.
+//!
+//! # The cost model
+//!
+//! An operation costs instructions, at the warm rate, and stalled cycles. What an operation costs in a run depends on what
+//! happened before: a thread that was interrupted, woken or switched to owes cycles for refilling caches and pipeline, and
+//! pays them with the instructions that it executes next (half of them after
+//! [`recovery_instructions`](profile::Processor::recovery_instructions)). So interrupts hurt the work they interrupt, and
+//! polling between two waits does not, though both execute the same instructions.
+
+#![forbid(unsafe_code)]
+
+pub mod fit;
+pub mod profile;
+pub mod reference;
+pub mod scenario;
+
+mod adaptation;
+mod events;
+mod nic;
+mod outcome;
+mod random;
+mod trace;
+mod world;
+
+pub use outcome::Outcome;
+pub use profile::{InputError, Profile};
+pub use scenario::{Load, Responder, Scenario, ScenarioFile};
+pub use trace::Trace;
+pub use world::{run, run_traced};

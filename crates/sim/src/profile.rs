@@ -1,0 +1,345 @@
+//! Host profiles: what every operation costs on a machine, in TOML.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The price of an operation on an undisturbed processor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// Instructions retired; each takes the profile's warm cycles per instruction.
+    pub instructions: u64,
+    /// Cycles on top of that in which nothing retires: device registers, cache misses that every call has.
+    #[serde(default)]
+    pub stall_cycles: u64,
+}
+
+impl Cost {
+    /// Nothing.
+    pub const NONE: Self = Self { instructions: 0, stall_cycles: 0 };
+
+    /// `n` times this.
+    pub(crate) fn times(self, n: u64) -> Self {
+        Self { instructions: self.instructions * n, stall_cycles: self.stall_cycles * n }
+    }
+}
+
+impl std::ops::Add for Cost {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            instructions: self.instructions + other.instructions,
+            stall_cycles: self.stall_cycles + other.stall_cycles,
+        }
+    }
+}
+
+/// The costs of one kind of host, with its NIC and the clients at the other end of the wire.
+///
+/// All keys are required, unless a default is given, and unknown keys are refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// One sentence: which machine, and where the figures come from.
+    pub description: String,
+    /// The clock and the undisturbed pipeline.
+    pub processor: Processor,
+    /// Having nothing to do.
+    pub idle: Idle,
+    /// Hardware interrupts.
+    pub interrupt: Interrupt,
+    /// Polling and the stack below the sockets.
+    pub softirq: SoftirqCosts,
+    /// What interrupted work loses.
+    pub disturbance: Disturbance,
+    /// The scheduler.
+    pub thread: ThreadCosts,
+    /// Waiting for events.
+    pub epoll: EpollCosts,
+    /// Busy polling on top of the polls themselves.
+    pub busy_poll: BusyPollCosts,
+    /// The application.
+    pub server: ServerCosts,
+    /// The NIC's receive side.
+    pub nic: Nic,
+    /// Everything beyond the server's NIC.
+    pub client: Client,
+}
+
+/// The clock and the undisturbed pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Processor {
+    /// The clock while not halted.
+    pub frequency_mhz: u64,
+    /// Cycles for 1000 instructions of undisturbed work.
+    pub warm_cycles_per_1000_instructions: u64,
+    /// After this many instructions half of what a disturbance costs has been paid.
+    pub recovery_instructions: u64,
+}
+
+/// Having nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Idle {
+    /// The idle loop before the halt and after it; counts as cycles, but not as CPU use.
+    pub enter: Cost,
+    /// From an interrupt to its first instruction, when halted.
+    pub exit_ns: u64,
+    /// Disturbance of the thread that runs next.
+    pub cold_cycles: u64,
+}
+
+/// Hardware interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Interrupt {
+    /// One of the NIC's.
+    pub nic: Cost,
+    /// One of a timer's.
+    pub timer: Cost,
+    /// Disturbance of the thread that was interrupted, by the interrupt alone.
+    pub cold_cycles: u64,
+}
+
+/// Polling and the stack below the sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SoftirqCosts {
+    /// Entering and leaving a softirq run.
+    pub enter: Cost,
+    /// One poll, without its packets.
+    pub poll: Cost,
+    /// A packet with a request, up to its socket.
+    pub request: Cost,
+    /// A pure acknowledgement, with the completion of the transmission that it acknowledges.
+    pub ack: Cost,
+    /// Unmasking the queue's interrupt.
+    pub unmask: Cost,
+}
+
+/// What interrupted work loses.
+///
+/// The softirq's packets and the thread's requests displace each other's working set. It costs both sides when packets are
+/// processed in the middle of a thread's work; it does not when the thread polls between two waits, or sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disturbance {
+    /// Per packet that a softirq processes on top of a thread.
+    pub packet_cycles: u64,
+    /// Per request that arrived in such a packet, when the thread comes to it.
+    pub request_cycles: u64,
+}
+
+/// The scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThreadCosts {
+    /// Waking a thread and switching to it.
+    pub wake: Cost,
+    /// Disturbance of a thread that another one made way for.
+    pub cold_cycles: u64,
+    /// How long a thread runs while others wait.
+    pub slice_ns: u64,
+}
+
+/// Waiting for events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EpollCosts {
+    /// One call, without its events.
+    pub wait: Cost,
+    /// One event, delivered.
+    pub event: Cost,
+}
+
+/// Busy polling on top of the polls themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BusyPollCosts {
+    /// One iteration, in addition to the poll.
+    pub iteration: Cost,
+    /// Ending a loop: the timer is armed, and the instance let go.
+    pub end: Cost,
+}
+
+/// The application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerCosts {
+    /// One request: reads until empty, the answer, its transmission.
+    pub request: Cost,
+    /// Extra cycles of a request with very many others in front of it: what its packet had put in the cache is gone.
+    pub backlog_cycles: u64,
+    /// Half of that with this many.
+    pub backlog_requests: u64,
+    /// Events per wait at most.
+    pub max_events: u64,
+}
+
+/// From when the moderation of received packets counts (`rx_timer`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RxTimer {
+    /// Every packet starts it anew (`ethtool`'s CQE mode).
+    Restart,
+    /// The first packet since the last interrupt starts it.
+    FirstPacket,
+    /// It runs from the last interrupt: two are at least that far apart, and one after a pause is not delayed.
+    Throttle,
+}
+
+/// The NIC's receive side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nic {
+    /// Size of a receive ring; further packets are dropped.
+    pub ring_packets: usize,
+    /// Moderation adapts itself; then `rx_usecs` and `rx_frames` are ignored.
+    pub adaptive: bool,
+    /// How much the rate that adaptation sees differs at most, up or down, from that of the simulated packets: real
+    /// traffic varies in bytes and bursts that the simulated one does not have.
+    pub adaptation_noise_percent: u64,
+    /// From when `rx_usecs` counts.
+    pub rx_timer: RxTimer,
+    /// An interrupt waits this long (0: not at all), in microseconds.
+    pub rx_usecs: u64,
+    /// An interrupt comes at once after this many packets.
+    pub rx_frames: u32,
+    /// From handing a packet to the NIC to its completed transmission.
+    pub tx_complete_ns: u64,
+    /// A completed transmission interrupts at the latest this long after it, in microseconds.
+    pub tx_usecs: u64,
+    /// An interrupt comes at once after this many completed transmissions.
+    pub tx_frames: u32,
+    /// The wire, in megabits per second.
+    pub wire_mbits_per_s: u64,
+}
+
+/// Everything beyond the server's NIC, as the client measures it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Client {
+    /// Both ways through the wire, the NICs and the client's stack, at least.
+    pub base_ns: u64,
+    /// Mean of an exponential addition.
+    pub jitter_ns: u64,
+    /// Share of answers that find the client asleep or busy.
+    pub late_millionths: u64,
+    /// Those wait up to this long, uniformly.
+    pub late_ns: u64,
+    /// And in the queues of the client: the mean of an exponential addition for every request per second that a connection
+    /// sends.
+    pub late_ns_per_connection_rps: u64,
+    /// From an answer to the acknowledgement's arrival.
+    pub ack_ns: u64,
+    /// Share of requests sent back to back on a connection that stall in the client.
+    pub stall_millionths: u64,
+    /// For this long.
+    pub stall_ns: u64,
+    /// A due request that waited longer than this for its connection is not sent at all.
+    pub skip_ns: u64,
+    /// Bytes of a request with its headers.
+    pub request_bytes: u64,
+    /// Bytes of an answer with its headers.
+    pub response_bytes: u64,
+}
+
+/// Why a profile or a scenario cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InputError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}", path = .path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The text is no TOML, or has keys or values that are not allowed; the message has the line.
+    #[error("{name}: {source}")]
+    Parse {
+        /// Which file.
+        name: String,
+        /// What, where, what is allowed.
+        source: Box<toml::de::Error>,
+    },
+    /// A value that cannot be.
+    #[error("{key} = {value} cannot be: {allowed}")]
+    Value {
+        /// The key, with its section.
+        key: &'static str,
+        /// What it was.
+        value: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// Busy polling is set to what cannot be.
+    #[error(transparent)]
+    Settings(#[from] abey_delivery::SettingsError),
+    /// There is no profile of this name.
+    #[error("there is no profile `{0}`: the shipped ones are {shipped}; or give the path of a TOML file", shipped = Profile::SHIPPED.map(|(name, _)| name).join(", "))]
+    Unknown(String),
+}
+
+impl Profile {
+    /// The profiles that come with Abey: name and text.
+    pub const SHIPPED: [(&'static str, &'static str); 3] = [
+        ("epyc-7662", include_str!("../profiles/epyc-7662.toml")),
+        ("e5-2680", include_str!("../profiles/e5-2680.toml")),
+        ("e100-2007", include_str!("../profiles/e100-2007.toml")),
+    ];
+
+    /// A shipped profile by name, or one from a file.
+    ///
+    /// # Errors
+    /// If there is none, it cannot be read, or it has keys or values that are not allowed.
+    pub fn load(name: &str) -> Result<Self, InputError> {
+        if let Some((name, text)) = Self::SHIPPED.into_iter().find(|(shipped, _)| *shipped == name) {
+            return Self::parse(name, text);
+        }
+        if !name.ends_with(".toml") {
+            return Err(InputError::Unknown(name.to_owned()));
+        }
+        let text = std::fs::read_to_string(name)
+            .map_err(|source| InputError::Read { path: Path::new(name).to_owned(), source })?;
+        Self::parse(name, &text)
+    }
+
+    /// A profile from its text; `name` is for messages.
+    ///
+    /// # Errors
+    /// If it has keys or values that are not allowed.
+    pub fn parse(name: &str, text: &str) -> Result<Self, InputError> {
+        let profile: Self = toml::from_str(text)
+            .map_err(|source| InputError::Parse { name: name.to_owned(), source: Box::new(source) })?;
+        profile.validate()?;
+        Ok(profile)
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), InputError> {
+        let at_least = |key, value: u64, min: u64, allowed| {
+            if value >= min { Ok(()) } else { Err(InputError::Value { key, value: value.to_string(), allowed }) }
+        };
+        let share = |key, value: u64| {
+            let allowed = "a share is at most 1000000 millionths";
+            if value <= 1_000_000 { Ok(()) } else { Err(InputError::Value { key, value: value.to_string(), allowed }) }
+        };
+        at_least("processor.frequency_mhz", self.processor.frequency_mhz, 1, "a clock has at least 1 MHz")?;
+        at_least(
+            "processor.recovery_instructions",
+            self.processor.recovery_instructions,
+            1,
+            "recovery takes at least 1 instruction",
+        )?;
+        at_least("nic.ring_packets", self.nic.ring_packets as u64, 1, "a ring holds at least 1 packet")?;
+        at_least("nic.wire_mbits_per_s", self.nic.wire_mbits_per_s, 1, "a wire carries at least 1 Mbit/s")?;
+        at_least("server.max_events", self.server.max_events, 1, "a wait delivers at least 1 event")?;
+        at_least("thread.slice_ns", self.thread.slice_ns, 1_000, "a slice is at least 1000 ns")?;
+        share("client.late_millionths", self.client.late_millionths)?;
+        share("client.stall_millionths", self.client.stall_millionths)
+    }
+}

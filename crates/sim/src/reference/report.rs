@@ -1,0 +1,103 @@
+//! How far predictions are from what was published.
+
+use serde::Serialize;
+
+use super::Row;
+
+/// The error of one column over some rows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ColumnError {
+    /// The column.
+    pub column: &'static str,
+    /// In percent of the published figure, or in points for a column that is in percent itself.
+    pub unit: &'static str,
+    /// How many rows have the figure.
+    pub rows: usize,
+    /// Median of the absolute errors.
+    pub median: f64,
+    /// Largest absolute error.
+    pub worst: f64,
+}
+
+/// Who beats whom: pairs of modes at one load whose published figures differ by more than a tenth.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Order {
+    /// The column.
+    pub column: &'static str,
+    /// Such pairs.
+    pub pairs: usize,
+    /// Those in which the prediction has the same order.
+    pub right: usize,
+    /// The others: load, the mode with the lower published figure, the other.
+    pub wrong: Vec<(String, String, String)>,
+}
+
+/// All errors of a table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Over the rows that the profile was fitted on.
+    pub fitted: Vec<ColumnError>,
+    /// Over the predictions.
+    pub predicted: Vec<ColumnError>,
+    /// Throughput of the predictions at MAX.
+    pub max_qps: Option<ColumnError>,
+    /// Average latency and CPU.
+    pub orders: Vec<Order>,
+}
+
+/// Compares predictions with what was published.
+pub fn summarize(rows: &[Row]) -> Summary {
+    let columns: Vec<&'static str> =
+        rows.first().map(|row| row.figures.0.iter().map(|(name, _)| *name).collect()).unwrap_or_default();
+    let of = |fitted: bool| {
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.fitted == fitted).collect();
+        columns.iter().filter_map(|column| column_error(&rows, column)).collect()
+    };
+    let max: Vec<&Row> = rows.iter().filter(|row| !row.fitted && row.load == "MAX").collect();
+    Summary {
+        fitted: of(true),
+        predicted: of(false),
+        max_qps: column_error(&max, "qps"),
+        orders: ["avg_us", "cpu_percent"].map(|column| order(rows, column)).into(),
+    }
+}
+
+fn column_error(rows: &[&Row], column: &'static str) -> Option<ColumnError> {
+    let points = column.ends_with("_percent");
+    let mut errors: Vec<f64> = rows
+        .iter()
+        .filter_map(|row| row.figures.get(column))
+        .filter_map(|figure| Some((figure.published?, figure.predicted)))
+        .filter(|(published, _)| points || *published > 0.0)
+        .map(|(published, predicted)| {
+            let error = (predicted - published).abs();
+            if points { error } else { 100.0 * error / published }
+        })
+        .collect();
+    errors.sort_by(f64::total_cmp);
+    let worst = *errors.last()?;
+    let (low, high) = (errors[(errors.len() - 1) / 2], errors[errors.len() / 2]);
+    let unit = if points { "points" } else { "%" };
+    Some(ColumnError { column, unit, rows: errors.len(), median: (low + high) / 2.0, worst })
+}
+
+fn order(rows: &[Row], column: &'static str) -> Order {
+    let mut order = Order { column, pairs: 0, right: 0, wrong: Vec::new() };
+    for (at, one) in rows.iter().enumerate() {
+        for other in rows[at + 1..].iter().filter(|other| other.load == one.load) {
+            let (Some(a), Some(b)) = (one.figures.get(column), other.figures.get(column)) else { continue };
+            let (Some(published_a), Some(published_b)) = (a.published, b.published) else { continue };
+            if published_a.max(published_b) <= 1.1 * published_a.min(published_b) {
+                continue;
+            }
+            order.pairs += 1;
+            if (published_a < published_b) == (a.predicted < b.predicted) {
+                order.right += 1;
+            } else {
+                let (low, high) = if published_a < published_b { (one, other) } else { (other, one) };
+                order.wrong.push((one.load.clone(), low.mode.clone(), high.mode.clone()));
+            }
+        }
+    }
+    order
+}

@@ -1,0 +1,41 @@
+//! The core's invariants, checked around every event of a run that asks for it.
+
+use abey_delivery::Nanos;
+use abey_delivery::check::{Monitor, Surroundings};
+
+use super::World;
+use super::cpu::Irq;
+use super::thread::State;
+
+impl World<'_> {
+    pub(super) fn start_monitors(&mut self) {
+        for queue in &mut self.queues {
+            queue.monitor = Some(Monitor::new(queue.napi.settings()));
+        }
+    }
+
+    /// # Panics
+    /// If an invariant is broken.
+    pub(super) fn check(&self) {
+        for (index, queue) in self.queues.iter().enumerate() {
+            let Some(monitor) = &queue.monitor else { continue };
+            let irq = Irq::Nic(index);
+            let raised = |cpu: &super::Cpu| {
+                cpu.hard_queue.contains(&irq) || cpu.hard.is_some_and(|(under_way, _)| under_way == irq)
+            };
+            let around = Surroundings {
+                pending: !queue.rx.ring.is_empty(),
+                interrupt_due: queue.rx.is_interrupt_due() || self.cpus.iter().any(raised),
+                runnable: self.is_runnable(index),
+                timer: queue.deadline.map(Nanos::from_nanos),
+                attended: self
+                    .servers
+                    .iter()
+                    .any(|server| server.busy_polls() && self.threads[server.thread].state != State::Asleep),
+            };
+            if let Err(violation) = monitor.check(&queue.napi, &around) {
+                panic!("{} at {}, queue {index}: {violation}: {:?}", self.scenario.mode, self.clock(), queue.napi);
+            }
+        }
+    }
+}

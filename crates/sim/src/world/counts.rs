@@ -1,0 +1,70 @@
+//! What is counted, and the figures made of it.
+
+use super::World;
+use super::cpu::Level;
+use crate::outcome::Outcome;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) instructions: u64,
+    pub(super) answers: u64,
+    pub(super) received: u64,
+    pub(super) polled: u64,
+    pub(super) polls: u64,
+    pub(super) empty_polls: u64,
+    pub(super) interrupts: u64,
+    pub(super) waits: u64,
+    pub(super) deliveries: u64,
+    pub(super) events: u64,
+    pub(super) drops: u64,
+    /// Packets of the warm-up.
+    pub(super) packets_before: u64,
+}
+
+impl Counts {
+    pub(super) fn packets(&self) -> u64 {
+        self.received + self.answers
+    }
+}
+
+impl World<'_> {
+    pub(super) fn outcome(self) -> Outcome {
+        let ns = self.scenario.duration.as_nanos() as f64;
+        let cpu_ns = ns * self.cpus.len() as f64;
+        let spent = |level: Level| self.cpus.iter().map(|cpu| cpu.spent[level as usize]).sum::<u64>() as f64;
+        let share = |level| 100.0 * spent(level) / cpu_ns;
+        let counts = &self.counts;
+        let per_query = |n: u64| n as f64 / counts.answers.max(1) as f64;
+        let ratio = |n: u64, of: u64| n as f64 / of.max(1) as f64;
+        let busy = spent(Level::Thread) + spent(Level::Soft) + spent(Level::Hard);
+        let latency = &self.clients.latency;
+        let percentile = |q: f64| latency.value_at_quantile(q) as f64 / 1e3;
+        Outcome {
+            qps: counts.answers as f64 * 1e9 / ns,
+            avg_us: latency.mean() / 1e3,
+            p50_us: percentile(0.5),
+            p95_us: percentile(0.95),
+            p99_us: percentile(0.99),
+            p999_us: percentile(0.999),
+            cpu_percent: 100.0 * busy / cpu_ns,
+            cycles_per_query: (busy + spent(Level::Idle)) * self.profile.processor.frequency_mhz as f64
+                / 1e3
+                / counts.answers.max(1) as f64,
+            instructions_per_query: per_query(counts.instructions),
+            thread_percent: share(Level::Thread),
+            softirq_percent: share(Level::Soft),
+            hardirq_percent: share(Level::Hard),
+            interrupts_per_query: per_query(counts.interrupts),
+            polls_per_query: per_query(counts.polls),
+            packets_per_poll: ratio(counts.polled, counts.polls),
+            empty_polls_percent: 100.0 * ratio(counts.empty_polls, counts.polls),
+            waits_per_query: per_query(counts.waits),
+            events_per_wait: ratio(counts.events, counts.deliveries),
+            drops: counts.drops,
+            requests: self.clients.requests,
+            answers: self.clients.answers,
+            outstanding: self.clients.outstanding(),
+            packets: counts.packets_before + counts.packets(),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! A CPU: hardirq over softirq over threads over the idle loop, what each still has to do, and the time each has had.
+
+use std::collections::VecDeque;
+
+use abey_delivery::{Softirq, SoftirqLimits};
+
+use super::World;
+use super::softirq::SoftPhase;
+use crate::events::Event;
+
+/// What a CPU can be busy with. As a number, the index of the time spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    /// Halted, or on its way out of that.
+    Halted,
+    Hard,
+    Soft,
+    Thread,
+    Idle,
+}
+
+/// An interrupt request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Irq {
+    /// Of this queue.
+    Nic(usize),
+    /// Of this queue's NAPI timer.
+    Timer(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IdleState {
+    Off,
+    /// In the idle loop for that many more nanoseconds.
+    Entering(u64),
+    Halted,
+    /// Leaving the halt for that many more nanoseconds.
+    Waking(u64),
+}
+
+#[derive(Debug)]
+pub(super) struct Cpu {
+    /// What runs now; `None` while it is touched.
+    pub(super) running: Option<Level>,
+    since: u64,
+    generation: u32,
+    pub(super) hard: Option<(Irq, u64)>,
+    pub(super) hard_queue: VecDeque<Irq>,
+    pub(super) softirq: Softirq,
+    pub(super) raised: bool,
+    pub(super) soft: Option<(SoftPhase, u64)>,
+    pub(super) current: Option<usize>,
+    pub(super) run_queue: VecDeque<usize>,
+    /// Since when the current thread runs.
+    pub(super) slice_start: u64,
+    pub(super) reschedule: bool,
+    pub(super) idle: IdleState,
+    /// It was idle since a thread ran.
+    pub(super) idled: bool,
+    pub(super) ksoftirqd: usize,
+    /// Nanoseconds by [`Level`].
+    pub(super) spent: [u64; 5],
+}
+
+impl Cpu {
+    pub(super) fn new(limits: SoftirqLimits) -> Self {
+        Self {
+            running: Some(Level::Halted),
+            since: 0,
+            generation: 0,
+            hard: None,
+            hard_queue: VecDeque::new(),
+            softirq: Softirq::new(limits),
+            raised: false,
+            soft: None,
+            current: None,
+            run_queue: VecDeque::new(),
+            slice_start: 0,
+            reschedule: false,
+            idle: IdleState::Halted,
+            idled: true,
+            ksoftirqd: 0,
+            spent: [0; 5],
+        }
+    }
+}
+
+impl World<'_> {
+    /// Puts down what a CPU is doing, so that it can be given something else; it goes on when the event is handled.
+    pub(super) fn touch(&mut self, index: usize) {
+        let cpu = &mut self.cpus[index];
+        let Some(level) = cpu.running.take() else { return };
+        let since = cpu.since;
+        self.trace_cpu(index, level, since);
+        let cpu = &mut self.cpus[index];
+        let elapsed = self.now - since;
+        cpu.spent[level as usize] += elapsed;
+        cpu.generation = cpu.generation.wrapping_add(1);
+        let left = match level {
+            Level::Halted => match &mut cpu.idle {
+                IdleState::Waking(left) => Some(left),
+                _ => None,
+            },
+            Level::Hard => cpu.hard.as_mut().map(|(_, left)| left),
+            Level::Soft => cpu.soft.as_mut().map(|(_, left)| left),
+            Level::Thread => {
+                let thread = &mut self.threads[cpu.current.expect("a thread runs")];
+                thread.runtime += elapsed;
+                Some(&mut thread.left)
+            }
+            Level::Idle => match &mut cpu.idle {
+                IdleState::Entering(left) => Some(left),
+                _ => None,
+            },
+        };
+        if let Some(left) = left {
+            *left -= elapsed;
+        }
+        self.touched.push(index);
+    }
+
+    pub(super) fn start_touched(&mut self) {
+        while let Some(cpu) = self.touched.pop() {
+            self.start(cpu);
+        }
+    }
+
+    /// Lets a CPU go on with the most urgent thing it has.
+    fn start(&mut self, index: usize) {
+        let (level, left) = self.most_urgent(index);
+        let cpu = &mut self.cpus[index];
+        cpu.running = Some(level);
+        cpu.since = self.now;
+        if let Some(left) = left {
+            let event = Event::Done { cpu: index as u32, generation: cpu.generation };
+            self.events.push(self.now + left, event);
+        }
+    }
+
+    fn most_urgent(&mut self, index: usize) -> (Level, Option<u64>) {
+        loop {
+            let cpu = &mut self.cpus[index];
+            if let IdleState::Waking(left) = cpu.idle {
+                return (Level::Halted, Some(left));
+            }
+            let wanted = !cpu.hard_queue.is_empty() || cpu.raised || !cpu.run_queue.is_empty();
+            if cpu.idle == IdleState::Halted {
+                if !wanted {
+                    return (Level::Halted, None);
+                }
+                cpu.idle = IdleState::Waking(self.profile.idle.exit_ns);
+                continue;
+            }
+            if let Some((_, left)) = cpu.hard {
+                return (Level::Hard, Some(left));
+            }
+            if let Some(irq) = cpu.hard_queue.pop_front() {
+                self.begin_hard(index, irq);
+                continue;
+            }
+            if let Some((_, left)) = cpu.soft {
+                return (Level::Soft, Some(left));
+            }
+            if cpu.raised {
+                cpu.raised = false;
+                self.begin_soft(index);
+                continue;
+            }
+            if let Some(thread) = cpu.current {
+                return (Level::Thread, Some(self.resume_thread(thread)));
+            }
+            if !cpu.run_queue.is_empty() {
+                self.pick_thread(index);
+                continue;
+            }
+            if let IdleState::Entering(left) = cpu.idle {
+                return (Level::Idle, Some(left));
+            }
+            let left = self.spend(self.profile.idle.enter);
+            let cpu = &mut self.cpus[index];
+            cpu.idle = IdleState::Entering(left);
+            cpu.idled = true;
+        }
+    }
+
+    pub(super) fn work_done(&mut self, index: usize, generation: u32) {
+        let cpu = &self.cpus[index];
+        if cpu.generation != generation {
+            return;
+        }
+        let level = cpu.running.expect("a CPU that is done was running");
+        self.touch(index);
+        match level {
+            Level::Halted => self.cpus[index].idle = IdleState::Off,
+            Level::Hard => self.hard_done(index),
+            Level::Soft => self.soft_done(index),
+            Level::Thread => self.thread_done(index),
+            Level::Idle => self.cpus[index].idle = IdleState::Halted,
+        }
+    }
+
+    pub(super) fn interrupt(&mut self, index: usize, irq: Irq) {
+        self.touch(index);
+        self.cpus[index].hard_queue.push_back(irq);
+    }
+}

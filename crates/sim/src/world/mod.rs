@@ -1,0 +1,247 @@
+//! The world: state, the loop over events, and the figures at the end.
+
+mod check;
+mod client;
+mod counts;
+mod cpu;
+mod poll;
+mod server;
+mod softirq;
+mod thread;
+mod tracing;
+mod waiter;
+
+use abey_delivery::{
+    EpollConfig, ModeSettings, Nanos, Napi, NapiConfig, NapiIndex, Poller, QueueKey, SoftirqLimits, Store, WorkPool,
+};
+
+use crate::events::{Event, Events};
+use crate::nic::{Arrival, Packet};
+use crate::outcome::Outcome;
+use crate::profile::{Cost, InputError, Profile};
+use crate::random::Random;
+use crate::scenario::{Responder, Scenario};
+use crate::trace::Trace;
+use client::Clients;
+use counts::Counts;
+use cpu::{Cpu, Irq};
+use poll::Queue;
+use server::Server;
+use thread::{Kind, Thread};
+use tracing::Tracing;
+use waiter::Waiter;
+
+/// Simulates one scenario on one kind of host.
+///
+/// # Errors
+/// If the scenario cannot be.
+///
+/// # Panics
+/// If the scenario asks for checks and an invariant of the core is broken: a bug of ours.
+pub fn run(profile: &Profile, scenario: &Scenario) -> Result<Outcome, InputError> {
+    Ok(simulate(profile, scenario, false)?.0)
+}
+
+/// As [`run`], with a timeline of the whole run.
+///
+/// # Errors
+/// If the scenario cannot be.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_traced(profile: &Profile, scenario: &Scenario) -> Result<(Outcome, Trace), InputError> {
+    let (outcome, trace) = simulate(profile, scenario, true)?;
+    Ok((outcome, trace.unwrap_or_default()))
+}
+
+fn simulate(profile: &Profile, scenario: &Scenario, traced: bool) -> Result<(Outcome, Option<Trace>), InputError> {
+    profile.validate()?;
+    scenario.validate(profile)?;
+    let mut world = World::new(profile, scenario);
+    if traced {
+        world.tracing = Some(Tracing::new(world.cpus.len(), world.queues.len()));
+    }
+    world.begin();
+    world.run();
+    let trace = world.take_trace();
+    Ok((world.outcome(), trace))
+}
+
+struct World<'a> {
+    profile: &'a Profile,
+    scenario: &'a Scenario,
+    settings: ModeSettings,
+    now: u64,
+    events: Events,
+    cpus: Vec<Cpu>,
+    /// CPUs whose work is put down while an event is handled.
+    touched: Vec<usize>,
+    queues: Vec<Queue>,
+    threads: Vec<Thread>,
+    servers: Vec<Server>,
+    store: Store,
+    pool: WorkPool,
+    clients: Clients,
+    counts: Counts,
+    tracing: Option<Tracing>,
+    /// Nanoseconds per cycle, in units of 2^-32.
+    ns_per_cycle: u64,
+}
+
+impl<'a> World<'a> {
+    fn new(profile: &'a Profile, scenario: &'a Scenario) -> Self {
+        let settings = scenario.settings;
+        let count = scenario.queues as usize;
+        let limits = SoftirqLimits::default();
+        let config = if scenario.linux { NapiConfig::LINUX } else { NapiConfig::default() };
+        let epoll = if scenario.linux { EpollConfig::LINUX } else { EpollConfig::default() };
+        let mut world = Self {
+            profile,
+            scenario,
+            settings,
+            now: 0,
+            events: Events::default(),
+            cpus: (0..count).map(|_| Cpu::new(limits)).collect(),
+            touched: Vec::with_capacity(count),
+            queues: Vec::with_capacity(count),
+            threads: Vec::new(),
+            servers: Vec::with_capacity(count),
+            store: Store::new(),
+            pool: WorkPool::new(count),
+            clients: Clients::new(profile, scenario),
+            counts: Counts::default(),
+            tracing: None,
+            ns_per_cycle: (1_000 << 32) / profile.processor.frequency_mhz,
+        };
+        for index in 0..count {
+            let key = QueueKey { device: 1, queue: index as u32 };
+            let (id, _) = world.store.attach(key, NapiIndex(index as u32)).expect("every queue is attached once");
+            let thread = world.add_thread(Kind::Server(index), index);
+            let poller = Poller(index as u32);
+            let wait = match scenario.responder {
+                Responder::RoundTrip => Waiter::socket(settings.socket_busy_poll, poller),
+                Responder::EventLoop | Responder::Stack => Waiter::epoll(epoll, settings.epoll, poller),
+            };
+            world.servers.push(Server::new(thread, wait));
+            world.servers[index].add_socket(id);
+            let napi = Napi::new(config, settings.napi);
+            let napi_thread = world.add_thread(Kind::Napi(index), index);
+            let random = Random::new(scenario.seed, 16 + index as u64);
+            world.queues.push(Queue::new(profile, random, id, napi, index, napi_thread));
+            let ksoftirqd = world.add_thread(Kind::Softirq(index), index);
+            world.cpus[index].ksoftirqd = ksoftirqd;
+            world.add_thread(Kind::Worker(index), index);
+        }
+        world
+    }
+
+    fn add_thread(&mut self, kind: Kind, cpu: usize) -> usize {
+        self.threads.push(Thread::new(kind, cpu));
+        self.threads.len() - 1
+    }
+
+    fn begin(&mut self) {
+        if self.scenario.check {
+            self.start_monitors();
+        }
+        for queue in 0..self.queues.len() {
+            let actions = self.queues[queue].napi.enable();
+            self.carry_out(queue, self.queues[queue].cpu, actions);
+        }
+        for server in 0..self.servers.len() {
+            self.wake(self.servers[server].thread);
+        }
+        self.start_clients();
+        let warmup = self.scenario.warmup.as_nanos();
+        self.events.push(warmup, Event::Measure);
+        self.events.push(warmup + self.scenario.duration.as_nanos(), Event::End);
+        self.start_touched();
+    }
+
+    fn run(&mut self) {
+        while let Some((at, event)) = self.events.pop() {
+            debug_assert!(at >= self.now, "time does not go back");
+            self.now = at;
+            match event {
+                Event::Due => self.request_due(),
+                Event::Request { conn } => self.request_arrives(conn),
+                Event::Ack { queue } => self.receive(queue as usize, Packet::Ack),
+                Event::Transmitted { queue } => self.transmitted(queue as usize),
+                Event::Moderation { queue } => {
+                    let arrival = self.queues[queue as usize].rx.timer(self.now);
+                    self.handle_arrival(queue as usize, arrival);
+                }
+                Event::Timer { queue } => self.timer_event(queue as usize),
+                Event::Done { cpu, generation } => self.work_done(cpu as usize, generation),
+                Event::WaitOver { thread, generation } => self.wait_over(thread as usize, generation),
+                Event::Measure => self.measure(),
+                Event::End => break,
+            }
+            self.start_touched();
+            if self.scenario.check {
+                self.check();
+            }
+            self.trace_queues();
+        }
+        for cpu in 0..self.cpus.len() {
+            self.touch(cpu);
+        }
+    }
+
+    /// Forgets the warm-up.
+    fn measure(&mut self) {
+        for cpu in 0..self.cpus.len() {
+            self.touch(cpu);
+            self.cpus[cpu].spent = [0; 5];
+        }
+        self.counts =
+            Counts { packets_before: self.counts.packets_before + self.counts.packets(), ..Counts::default() };
+        self.clients.latency.reset();
+    }
+
+    /// A packet reaches the NIC. False: the ring was full.
+    fn receive(&mut self, queue: usize, packet: Packet) {
+        let arrival = self.queues[queue].rx.arrive(self.now, packet);
+        if arrival != Arrival::Dropped {
+            self.counts.received += 1;
+            if let Some(monitor) = &mut self.queues[queue].monitor {
+                monitor.handle_arrival(Nanos::from_nanos(self.now));
+            }
+        } else {
+            self.counts.drops += 1;
+            if let Packet::Request(conn) = packet {
+                self.retransmit(conn);
+            }
+        }
+        self.handle_arrival(queue, arrival);
+    }
+
+    fn handle_arrival(&mut self, queue: usize, arrival: Arrival) {
+        match arrival {
+            Arrival::Dropped | Arrival::Quiet => {}
+            Arrival::StartTimer(at) => self.events.push(at, Event::Moderation { queue: queue as u32 }),
+            Arrival::Interrupt => self.interrupt(self.queues[queue].cpu, Irq::Nic(queue)),
+        }
+    }
+
+    fn transmitted(&mut self, queue: usize) {
+        let completion = self.queues[queue].rx.transmitted(self.now);
+        self.handle_arrival(queue, completion);
+    }
+
+    /// How long a cost takes, and counts it.
+    fn spend(&mut self, cost: Cost) -> u64 {
+        self.counts.instructions += cost.instructions;
+        let warm = cost.instructions * self.profile.processor.warm_cycles_per_1000_instructions / 1_000;
+        self.cycles(warm + cost.stall_cycles)
+    }
+
+    /// Cycles to nanoseconds.
+    fn cycles(&self, cycles: u64) -> u64 {
+        ((u128::from(cycles) * u128::from(self.ns_per_cycle) + (1 << 31)) >> 32) as u64
+    }
+
+    fn clock(&self) -> Nanos {
+        Nanos::from_nanos(self.now)
+    }
+}

@@ -1,0 +1,228 @@
+//! Queues: polls by anybody, and what the core asks for around them.
+
+use abey_delivery::check::Monitor;
+use abey_delivery::{Actions, InterruptAction, Napi, NapiId, NapiIndex, NapiThread, Outcome, PollContext, TimerAction};
+
+use super::World;
+use super::cpu::Irq;
+use crate::events::Event;
+use crate::nic::{Packet, RxQueue};
+use crate::profile::{Cost, Profile};
+use crate::random::Random;
+
+pub(super) struct Queue {
+    pub(super) rx: RxQueue,
+    pub(super) napi: Napi,
+    pub(super) id: NapiId,
+    /// The CPU that its interrupts go to.
+    pub(super) cpu: usize,
+    pub(super) napi_thread: NapiThread,
+    pub(super) thread: usize,
+    /// The packets that the poll under way has taken and not delivered yet.
+    batch: Vec<Packet>,
+    budget: u16,
+    work: u16,
+    /// The poll under way is on top of a thread.
+    disturbing: bool,
+    /// When the pending timer event comes; it may be early.
+    timer_event: Option<u64>,
+    /// The deadline that the core asked for last.
+    pub(super) deadline: Option<u64>,
+    pub(super) monitor: Option<Monitor>,
+    pub(super) polling: bool,
+}
+
+impl Queue {
+    pub(super) fn new(profile: &Profile, random: Random, id: NapiId, napi: Napi, cpu: usize, thread: usize) -> Self {
+        Self {
+            rx: RxQueue::new(&profile.nic, random),
+            napi,
+            id,
+            cpu,
+            napi_thread: NapiThread::default(),
+            thread,
+            batch: Vec::new(),
+            budget: 0,
+            work: 0,
+            disturbing: false,
+            timer_event: None,
+            deadline: None,
+            monitor: None,
+            polling: false,
+        }
+    }
+}
+
+impl World<'_> {
+    pub(super) fn napi_index(&self, queue: usize) -> NapiIndex {
+        NapiIndex(queue as u32)
+    }
+
+    pub(super) fn queue_of(&self, id: NapiId) -> usize {
+        self.store.lookup(id).expect("queues are not torn down").as_usize()
+    }
+
+    /// Does what the core asks for, on this CPU.
+    pub(super) fn carry_out(&mut self, queue: usize, cpu: usize, mut actions: Actions) {
+        while !actions.is_none() {
+            let mut next = Actions::NONE;
+            if let Some(timer) = actions.timer {
+                self.queues[queue].deadline = match timer {
+                    TimerAction::Arm(at) => Some(at.as_nanos()),
+                    TimerAction::Cancel => None,
+                };
+                self.rearm(queue);
+            }
+            match actions.interrupt {
+                Some(InterruptAction::Mask) => self.queues[queue].rx.mask(),
+                Some(InterruptAction::Unmask) => {
+                    let now = self.clock();
+                    let state = &mut self.queues[queue];
+                    state.rx.unmask(self.now);
+                    let pending = !state.rx.ring.is_empty();
+                    if let Some(monitor) = state.monitor.as_mut().filter(|_| pending) {
+                        monitor.handle_interrupt(&state.napi, true);
+                    }
+                    next = state.napi.handle_unmasked(now, pending);
+                }
+                None => {}
+            }
+            if let Some(context) = actions.run {
+                self.hand_over(queue, cpu, context);
+            }
+            actions = next;
+        }
+    }
+
+    fn hand_over(&mut self, queue: usize, cpu: usize, context: PollContext) {
+        match context {
+            PollContext::Softirq => {
+                let napi = self.napi_index(queue);
+                self.touch(cpu);
+                if self.cpus[cpu].softirq.handle_schedule(napi) {
+                    self.cpus[cpu].raised = true;
+                }
+            }
+            PollContext::Thread | PollContext::BusyThread => {
+                if self.queues[queue].napi_thread.handle_wake() {
+                    self.wake(self.queues[queue].thread);
+                }
+            }
+            PollContext::Workqueue => {
+                if self.pool.handle_schedule(self.napi_index(queue)) {
+                    self.wake_worker(cpu);
+                }
+            }
+        }
+    }
+
+    /// Makes sure that a timer event comes when the core wants it, or before.
+    pub(super) fn rearm(&mut self, queue: usize) {
+        let state = &mut self.queues[queue];
+        let Some(at) = state.deadline else { return };
+        let at = at.max(self.now);
+        if state.timer_event.is_none_or(|pending| pending > at) {
+            state.timer_event = Some(at);
+            self.events.push(at, Event::Timer { queue: queue as u32 });
+        }
+    }
+
+    /// A timer event: an interrupt if the deadline has come, a later event if it was moved out.
+    pub(super) fn timer_event(&mut self, queue: usize) {
+        let state = &mut self.queues[queue];
+        if state.timer_event != Some(self.now) {
+            return;
+        }
+        state.timer_event = None;
+        match state.deadline {
+            Some(at) if at <= self.now => self.interrupt(self.queues[queue].cpu, Irq::Timer(queue)),
+            Some(_) => self.rearm(queue),
+            None => {}
+        }
+    }
+
+    /// A context begins to poll: how long the first part takes. Nothing if the instance is not its own.
+    pub(super) fn begin_context_poll(&mut self, queue: usize, by: PollContext, cpu: usize) -> Option<u64> {
+        let budget = self.queues[queue].napi.begin_poll(by)?;
+        let disturbing = by == PollContext::Softirq && self.cpus[cpu].current.is_some();
+        Some(self.begin_poll(queue, budget, disturbing, Cost::NONE))
+    }
+
+    /// A poll begins: how long its first part takes, `extra` included.
+    pub(super) fn begin_poll(&mut self, queue: usize, budget: u16, disturbing: bool, extra: Cost) -> u64 {
+        let state = &mut self.queues[queue];
+        if let Some(monitor) = &mut state.monitor {
+            monitor.handle_poll_begin(&state.napi).expect("the core keeps its invariants");
+        }
+        state.polling = true;
+        state.budget = budget;
+        state.work = 0;
+        state.disturbing = disturbing;
+        let cost = self.take_packets(queue) + self.profile.softirq.poll + extra;
+        self.spend(cost)
+    }
+
+    /// Takes what the ring holds now, within the budget: what these packets cost.
+    fn take_packets(&mut self, queue: usize) -> Cost {
+        let profile = self.profile;
+        let state = &mut self.queues[queue];
+        let count = state.rx.ring.len().min(usize::from(state.budget - state.work));
+        state.work += count as u16;
+        state.batch.clear();
+        state.batch.extend(state.rx.ring.drain(..count));
+        let requests = state.batch.iter().filter(|packet| matches!(packet, Packet::Request(_))).count() as u64;
+        let acks = count as u64 - requests;
+        let mut cost = profile.softirq.request.times(requests) + profile.softirq.ack.times(acks);
+        if state.disturbing {
+            cost.stall_cycles += profile.disturbance.packet_cycles * count as u64;
+        }
+        cost
+    }
+
+    /// A part of a poll is over: delivers its packets, and goes on with those that came meanwhile. Nothing when the queue
+    /// is empty or the budget used.
+    pub(super) fn poll_goes_on(&mut self, queue: usize) -> Option<u64> {
+        let batch = std::mem::take(&mut self.queues[queue].batch);
+        for packet in &batch {
+            if let Packet::Request(conn) = packet {
+                self.deliver(*conn, self.queues[queue].disturbing);
+            }
+        }
+        let state = &mut self.queues[queue];
+        state.batch = batch;
+        if state.rx.ring.is_empty() || state.work == state.budget {
+            return None;
+        }
+        let cost = self.take_packets(queue);
+        Some(self.spend(cost))
+    }
+
+    /// A poll by a context is over: its work, and what becomes of the instance.
+    pub(super) fn context_poll_done(&mut self, queue: usize, cpu: usize) -> (u16, Outcome) {
+        self.poll_done(queue, cpu, true)
+    }
+
+    /// A poll by an application is over: its work.
+    pub(super) fn busy_poll_done(&mut self, queue: usize, cpu: usize) -> u16 {
+        self.poll_done(queue, cpu, false).0
+    }
+
+    fn poll_done(&mut self, queue: usize, cpu: usize, by_context: bool) -> (u16, Outcome) {
+        let now = self.clock();
+        let state = &mut self.queues[queue];
+        let work = state.work;
+        state.polling = false;
+        self.counts.polls += 1;
+        self.counts.polled += u64::from(work);
+        self.counts.empty_polls += u64::from(work == 0);
+        let done = state.napi.handle_poll_done(now, work);
+        if let Some(monitor) = &mut state.monitor {
+            let pending = !state.rx.ring.is_empty();
+            monitor
+                .handle_poll_done(now, &state.napi, work, pending, by_context, &done)
+                .expect("the core keeps its invariants");
+        }
+        self.carry_out(queue, cpu, done.actions);
+        (work, done.outcome)
+    }
+}

@@ -1,0 +1,243 @@
+//! Event-loop servers: wait, take the events, serve each, wait again.
+
+use std::collections::VecDeque;
+
+use abey_delivery::{NapiId, TimerAction, WaitStep};
+
+use super::World;
+use super::thread::State;
+use super::waiter::Waiter;
+use crate::events::Event;
+use crate::profile::Cost;
+use crate::scenario::Responder;
+
+/// A connection with a request in its socket.
+#[derive(Clone, Copy, Debug)]
+struct Ready {
+    conn: u32,
+    /// It came in on top of a thread.
+    disturbed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// On the way through a wait; also asleep in one.
+    Waiting,
+    /// In a busy poll of this queue.
+    Polling(usize),
+    Serving,
+}
+
+pub(super) struct Server {
+    pub(super) thread: usize,
+    wait: Waiter,
+    phase: Phase,
+    started: bool,
+    ready: VecDeque<Ready>,
+    /// Delivered by the last wait, not served yet; the first is being served.
+    batch: VecDeque<Ready>,
+    /// Which wait this is, for deadlines.
+    generation: u32,
+}
+
+impl Server {
+    pub(super) fn new(thread: usize, wait: Waiter) -> Self {
+        Self {
+            thread,
+            wait,
+            phase: Phase::Waiting,
+            started: false,
+            ready: VecDeque::new(),
+            batch: VecDeque::new(),
+            generation: 0,
+        }
+    }
+
+    pub(super) fn add_socket(&mut self, napi: NapiId) {
+        self.wait.add_socket(napi);
+    }
+
+    /// What its thread is doing when it runs.
+    pub(super) fn doing(&self) -> &'static str {
+        match self.phase {
+            Phase::Waiting => "wait",
+            Phase::Polling(_) => "busy poll",
+            Phase::Serving => "serve",
+        }
+    }
+
+    pub(super) fn busy_polls(&self) -> bool {
+        self.wait.busy_polls()
+    }
+}
+
+impl World<'_> {
+    /// A request is in its socket, or, if the stack answers, answered.
+    pub(super) fn deliver(&mut self, conn: u32, disturbed: bool) {
+        if self.scenario.responder == Responder::Stack {
+            return self.answer(conn);
+        }
+        let queue = self.clients.queue(conn);
+        let id = self.queues[queue].id;
+        let server = &mut self.servers[queue];
+        server.ready.push_back(Ready { conn, disturbed });
+        server.wait.handle_ready(id);
+        let thread = server.thread;
+        self.wake(thread);
+    }
+
+    /// A step of a server's thread is over.
+    pub(super) fn server_step(&mut self, index: usize) {
+        let server = &mut self.servers[index];
+        match server.phase {
+            Phase::Waiting if server.started => self.wait_on(index),
+            Phase::Waiting => {
+                server.started = true;
+                self.begin_wait(index);
+            }
+            Phase::Polling(queue) => {
+                let thread = server.thread;
+                if let Some(left) = self.poll_goes_on(queue) {
+                    self.threads[thread].left = left;
+                    return;
+                }
+                let cpu = self.threads[thread].cpu;
+                let work = self.busy_poll_done(queue, cpu);
+                let server = &mut self.servers[index];
+                server.wait.handle_polled(work);
+                server.phase = Phase::Waiting;
+                self.wait_on(index);
+            }
+            Phase::Serving => {
+                let served = server.batch.pop_front().expect("a request was being served");
+                self.answer(served.conn);
+                self.serve_next(index);
+            }
+        }
+    }
+
+    fn begin_wait(&mut self, index: usize) {
+        let now = self.clock();
+        let deadline = self.settings.max_wait.map(|span| now + span);
+        self.counts.waits += 1;
+        let server = &mut self.servers[index];
+        server.phase = Phase::Waiting;
+        server.generation = server.generation.wrapping_add(1);
+        server.wait.begin(now, deadline);
+        self.begin_step(self.servers[index].thread, self.profile.epoll.wait);
+    }
+
+    fn serve_next(&mut self, index: usize) {
+        let server = &self.servers[index];
+        let Some(next) = server.batch.front() else { return self.begin_wait(index) };
+        let costs = &self.profile.server;
+        let mut cost = costs.request;
+        if next.disturbed {
+            cost.stall_cycles += self.profile.disturbance.request_cycles;
+        }
+        let backlog = (server.batch.len() + server.ready.len()) as u64;
+        cost.stall_cycles += costs.backlog_cycles * backlog / (backlog + costs.backlog_requests);
+        self.begin_step(self.servers[index].thread, cost);
+    }
+
+    /// Goes on with a wait until something takes time, or the thread sleeps.
+    fn wait_on(&mut self, index: usize) {
+        loop {
+            let now = self.clock();
+            let server = &mut self.servers[index];
+            let thread = server.thread;
+            let ready = !server.ready.is_empty();
+            match server.wait.next(now, ready) {
+                WaitStep::Poll { napi, budget, prefer } => return self.busy_poll(index, napi, budget, prefer),
+                WaitStep::EndPoll { napi } => {
+                    if self.end_busy_poll(index, napi) {
+                        return;
+                    }
+                }
+                WaitStep::Suspend { napi } => {
+                    let queue = self.queue_of(napi);
+                    let actions = self.queues[queue].napi.suspend(now);
+                    self.note_suspend(queue, actions.timer);
+                    self.carry_out(queue, self.threads[thread].cpu, actions);
+                }
+                WaitStep::Resume { napi } => {
+                    let queue = self.queue_of(napi);
+                    let actions = self.queues[queue].napi.resume(now);
+                    self.carry_out(queue, self.threads[thread].cpu, actions);
+                }
+                WaitStep::Sleep { until } => {
+                    if let Some(until) = until {
+                        let generation = self.servers[index].generation;
+                        self.events.push(until.as_nanos(), Event::WaitOver { thread: thread as u32, generation });
+                    }
+                    return self.sleep(thread);
+                }
+                WaitStep::Deliver => return self.take_events(index),
+                WaitStep::TimedOut => return self.begin_wait(index),
+            }
+        }
+    }
+
+    fn take_events(&mut self, index: usize) {
+        let max = self.profile.server.max_events as usize;
+        let server = &mut self.servers[index];
+        let count = server.ready.len().min(max);
+        server.batch.extend(server.ready.drain(..count));
+        server.phase = Phase::Serving;
+        let thread = server.thread;
+        self.counts.deliveries += 1;
+        self.counts.events += count as u64;
+        self.owe(thread, self.profile.epoll.event.times(count as u64));
+        self.serve_next(index);
+    }
+
+    fn busy_poll(&mut self, index: usize, napi: NapiId, budget: u16, prefer: bool) {
+        let queue = self.queue_of(napi);
+        let server = &mut self.servers[index];
+        let (thread, poller) = (server.thread, server.wait.poller());
+        let extra = self.profile.busy_poll.iteration;
+        if let Some(budget) = self.queues[queue].napi.begin_busy_poll(poller, budget, prefer) {
+            self.servers[index].phase = Phase::Polling(queue);
+            let left = self.begin_poll(queue, budget, false, Cost::NONE);
+            self.begin_step(thread, extra);
+            self.threads[thread].left += left;
+        } else {
+            if let Some(monitor) = &mut self.queues[queue].monitor {
+                monitor.handle_refused(prefer);
+            }
+            self.begin_step(thread, extra);
+        }
+    }
+
+    /// True: there is one last poll, which takes time.
+    fn end_busy_poll(&mut self, index: usize, napi: NapiId) -> bool {
+        let now = self.clock();
+        let queue = self.queue_of(napi);
+        let server = &self.servers[index];
+        let (thread, poller) = (server.thread, server.wait.poller());
+        let (budget, actions) = self.queues[queue].napi.end_busy_poll(now, poller);
+        self.carry_out(queue, self.threads[thread].cpu, actions);
+        let Some(budget) = budget else { return false };
+        self.servers[index].phase = Phase::Polling(queue);
+        let left = self.begin_poll(queue, budget, false, Cost::NONE);
+        self.begin_step(thread, self.profile.busy_poll.end);
+        self.threads[thread].left += left;
+        true
+    }
+
+    /// A wait's deadline has come.
+    pub(super) fn wait_over(&mut self, thread: usize, generation: u32) {
+        let asleep = self.threads[thread].state == State::Asleep;
+        if asleep && self.servers.iter().any(|server| server.thread == thread && server.generation == generation) {
+            self.wake(thread);
+        }
+    }
+
+    fn note_suspend(&mut self, queue: usize, timer: Option<TimerAction>) {
+        let now = self.clock();
+        let state = &self.queues[queue];
+        if let Some(monitor) = &state.monitor {
+            monitor.handle_suspend(now, &state.napi, timer).expect("the core keeps its invariants");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The published tables: what must stay true of the predictions whatever is fitted anew.
+
+use abey_sim::Profile;
+use abey_sim::reference::{IrqSuspension, LowLatencySockets, PollHold, Row, summarize};
+
+fn figures(rows: &[Row], mode: &str, column: &str) -> (f64, f64) {
+    let row = rows.iter().find(|row| row.mode == mode).expect(mode);
+    let figure = row.figures.get(column).expect(column);
+    (figure.published.expect("published"), figure.predicted)
+}
+
+#[test]
+fn holding_poll_mode_trades_interrupts_for_packets_and_cpu() {
+    let profile = Profile::load(PollHold::PROFILE).expect("shipped");
+    let rows = PollHold.predict(&profile, 1).expect("the profile fits");
+    for mode in ["interrupt", "hold"] {
+        let (published, predicted) = figures(&rows, mode, "packets_sent_and_received");
+        assert!((predicted / published - 1.0).abs() < 0.15, "{mode}: {predicted} for {published}");
+        let (published, predicted) = figures(&rows, mode, "cpu_percent");
+        assert!((predicted - published).abs() < 5.0, "{mode}: {predicted} for {published}");
+    }
+    assert_eq!(figures(&rows, "hold", "interrupts").1, 1.0);
+    let (published, predicted) = figures(&rows, "interrupt", "interrupts");
+    assert!((predicted / published - 1.0).abs() < 0.15, "{predicted} for {published}");
+}
+
+#[test]
+fn busy_polling_doubles_round_trips_and_does_not_care_about_c_states() {
+    let profile = Profile::load(LowLatencySockets::PROFILE).expect("shipped");
+    let rows = LowLatencySockets.predict(&profile, 1).expect("the profile fits");
+    for row in &rows {
+        for (column, figure) in &row.figures.0 {
+            let published = figure.published.expect("published");
+            let error = figure.predicted / published - 1.0;
+            assert!(error.abs() < 0.15, "{} {} {column}: {} for {published}", row.mode, row.load, figure.predicted);
+        }
+    }
+    let rate = |mode: &str, load: &str| {
+        let row = rows.iter().find(|row| row.mode == mode && row.load == load).expect(load);
+        row.figures.get("tcp_rr_per_s").expect("a column").predicted
+    };
+    let typical = "typical, C-states off, rx-usecs adaptive";
+    assert!(rate("busy-poll", typical) > 1.7 * rate("interrupt", typical));
+    let (off, on) = ("optimized, C-states off, rx-usecs adaptive", "optimized, C-states on, rx-usecs adaptive");
+    assert!((rate("busy-poll", on) / rate("busy-poll", off) - 1.0).abs() < 0.05);
+    assert!(rate("interrupt", on) < 0.5 * rate("busy-poll", on));
+}
+
+#[test]
+fn modes_that_were_not_fitted_are_predicted_well_and_in_the_right_order() {
+    let profile = Profile::load("epyc-7662").expect("shipped");
+    let rows = IrqSuspension::new().predict(&profile, 40e3, 3).expect("the profile fits");
+    assert_eq!((rows.len(), rows.iter().filter(|row| row.fitted).count()), (66, 18));
+    let summary = summarize(&rows);
+    for (column, most) in
+        [("avg_us", 10.0), ("p95_us", 15.0), ("p99_us", 25.0), ("cpu_percent", 4.0), ("cycles_per_query", 8.0)]
+    {
+        let error = summary.predicted.iter().find(|error| error.column == column).expect(column);
+        assert!(error.rows == 48 && error.median <= most, "{error:?}");
+    }
+    for order in &summary.orders {
+        assert!(order.pairs > 100 && order.right * 100 >= order.pairs * 95, "{order:?}");
+    }
+}
