@@ -133,7 +133,8 @@ impl ReferenceTable {
                     At least 10 runs a row: latency is the median of runs, throughput and CPU the mean.\n\
                     Cycles and instructions per query in this table were divided by three times the number of queries: \
                     compare ratios only.",
-            rows: parse(include_str!("../data/reference/irq-suspension-memcached.csv")).expect("checked by a test"),
+            rows: parse(include_str!("../../../data/reference/irq-suspension-memcached.csv"))
+                .expect("checked by a test"),
         }
     }
 
@@ -144,7 +145,8 @@ impl ReferenceTable {
             about: "The same study's first raw runs, averaged: 4,480 connections, 3 % sets, sizes of the ETC mix.\n\
                     Latencies are means of runs; counters were collected under tracing.\n\
                     Cycles and instructions per query are the physical ones.",
-            rows: parse(include_str!("../data/reference/irq-suspension-counters.csv")).expect("checked by a test"),
+            rows: parse(include_str!("../../../data/reference/irq-suspension-counters.csv"))
+                .expect("checked by a test"),
         }
     }
 

@@ -10,8 +10,8 @@ use crate::outcome::Outcome;
 use crate::profile::{InputError, Profile};
 use crate::scenario::{Load, Scenario};
 
-const TABLE: &str = include_str!("../../../bench/data/reference/irq-suspension-memcached.csv");
-const COUNTERS: &str = include_str!("../../../bench/data/reference/irq-suspension-counters.csv");
+const TABLE: &str = include_str!("../../../../data/reference/irq-suspension-memcached.csv");
+const COUNTERS: &str = include_str!("../../../../data/reference/irq-suspension-counters.csv");
 
 /// The study's connections: 7 load machines, 32 threads each, 20 connections each.
 const CONNECTIONS: u32 = 4_480;

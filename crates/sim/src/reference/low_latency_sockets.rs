@@ -7,7 +7,7 @@ use super::{Figure, Figures, Row};
 use crate::profile::{Cost, InputError, Profile};
 use crate::scenario::{Load, Responder, Scenario};
 
-const TABLE: &str = include_str!("../../../bench/data/reference/low-latency-sockets-netperf.csv");
+const TABLE: &str = include_str!("../../../../data/reference/low-latency-sockets-netperf.csv");
 
 /// What the drivers' adaptive moderation amounts to in a ping-pong; fitted on the first interrupt row.
 const ADAPTIVE_USECS: u64 = 27;

@@ -8,7 +8,7 @@ use crate::outcome::Outcome;
 use crate::profile::{InputError, Profile};
 use crate::scenario::{Load, Responder, Scenario};
 
-const TABLE: &str = include_str!("../../../bench/data/reference/poll-hold-flood-ping.csv");
+const TABLE: &str = include_str!("../../../../data/reference/poll-hold-flood-ping.csv");
 
 /// One to two jiffies of 4 ms, on average.
 const HOLD: Nanos = Nanos::from_millis(6);
