@@ -163,7 +163,8 @@ fn refused(action: &'static str, fd: BorrowedFd<'_>, errno: Errno) -> EpollError
         Errno::EOPNOTSUPP | Errno::ENOSYS => EpollError::Unsupported,
         // Every file answers ENOTTY to a call it does not know: an epoll instance of an older kernel as well.
         Errno::ENOTTY if is_epoll(fd) => EpollError::Unsupported,
-        Errno::ENOTTY | Errno::EINVAL if !is_epoll(fd) => EpollError::NotEpoll(fd.as_raw_fd()),
+        // A descriptor that only names a file (O_PATH) answers EBADF.
+        Errno::ENOTTY | Errno::EINVAL | Errno::EBADF if !is_epoll(fd) => EpollError::NotEpoll(fd.as_raw_fd()),
         errno => EpollError::Kernel { action, fd: fd.as_raw_fd(), source: errno.into() },
     }
 }

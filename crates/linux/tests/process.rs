@@ -212,10 +212,14 @@ const SERVER_SCRIPT: &str = r"
 import os, select, socket, sys
 s = socket.create_server((sys.argv[1], 0))
 shared = select.epoll()
+ready, tell = os.pipe()
 pid = os.fork()
 e = select.epoll()
 e.register(s, select.EPOLLIN)
+if not pid:
+    os.write(tell, b'x')
 if pid:
+    os.read(ready, 1)
     print(s.getsockname()[1], flush=True)
     c, _ = s.accept()
     e.register(c, select.EPOLLIN)

@@ -69,9 +69,11 @@ pub(super) fn view(
         }
         let Some(watched) = watched(target.pid, fd)? else { continue };
         let Some(duplicate) = target.duplicate(fd)? else { continue };
+        // The number may have been used again since the descriptors were listed.
+        let Some(params) = params(target, &duplicate)? else { continue };
         let mut view = EpollView {
             fd,
-            params: params(target, &duplicate)?,
+            params,
             watched: watched.len(),
             napi_ids: BTreeMap::new(),
             without_napi: 0,
@@ -108,12 +110,13 @@ fn watched_inode(line: &str) -> Option<u64> {
     u64::from_str_radix(inode, 16).ok()
 }
 
-fn params(target: &Target, epoll: &OwnedFd) -> Result<EpollParams, ProcessError> {
+/// The parameters of an epoll instance; `None` when the descriptor is one of something else.
+fn params(target: &Target, epoll: &OwnedFd) -> Result<Option<EpollParams>, ProcessError> {
     match epoll::get(epoll.as_fd()) {
-        Ok(EpollBusyPoll { usecs: 0, budget: 0, prefer: false }) => Ok(EpollParams::Unset),
-        Ok(params) => Ok(EpollParams::Set(params)),
-        // The file is an epoll instance, so it is the call that the kernel does not know.
-        Err(EpollError::Unsupported | EpollError::NotEpoll(_)) => Ok(EpollParams::Unsupported),
+        Ok(EpollBusyPoll { usecs: 0, budget: 0, prefer: false }) => Ok(Some(EpollParams::Unset)),
+        Ok(params) => Ok(Some(EpollParams::Set(params))),
+        Err(EpollError::Unsupported) => Ok(Some(EpollParams::Unsupported)),
+        Err(EpollError::NotEpoll(_)) => Ok(None),
         Err(error) => Err(target.unreadable("the parameters of an epoll instance", &error.to_string())),
     }
 }

@@ -167,6 +167,10 @@ impl Target {
         let Some(number) = Pid::from_raw(raw) else { return Err(gone) };
         let proc = Process::new(raw).map_err(|e| explain(pid, "the directory in /proc", e))?;
         let leader = proc.status().map_err(|e| explain(pid, "the status", e))?.tgid as u32;
+        // A process that is just being taken away belongs to nobody.
+        if leader == 0 {
+            return Err(gone);
+        }
         if leader != pid {
             return Err(ProcessError::IsThread { tid: pid, pid: leader });
         }

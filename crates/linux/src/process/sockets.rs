@@ -62,8 +62,9 @@ pub(super) fn view(target: &Target, fds: &BTreeMap<i32, FDTarget>) -> Result<Vec
         let Some(duplicate) = target.duplicate(fd)? else { continue };
         match ask(fd, inode, &duplicate) {
             Ok(socket) => sockets.extend(socket),
-            // The number came to mean another descriptor since the list was read.
-            Err(Errno::NOTSOCK) => {}
+            // The number came to mean another descriptor since the list was read; one that only names a file (O_PATH)
+            // answers EBADF.
+            Err(Errno::NOTSOCK | Errno::BADF) => {}
             Err(errno) => return Err(target.unreadable("a socket", &errno.to_string())),
         }
     }
