@@ -23,7 +23,7 @@ use abey_delivery::{EpollBusyPoll, Mode, ModeSettings, Nanos};
 
 mod find;
 
-pub use find::{FILE_NAME, FindError, LIBRARY_VARIABLE, find_library, preload_value};
+pub use find::{FILE_NAME, FindError, LIBRARY_VARIABLE, equip, find_library, preload_value};
 
 /// The version of the library that belongs to this crate; the two are released together.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -148,15 +148,10 @@ impl Run<'_> {
         if NetNs::current()?.inode() != self.netns.inode() {
             command.in_netns(&self.netns);
         }
-        for (name, _) in std::env::vars_os().filter(|(name, _)| library::is_ours(name)) {
-            command.env_remove(name);
-        }
+        let library = library.as_ref().map(|(path, config)| (path.as_path(), config));
+        library::equip(&mut command, library, std::env::var_os("LD_PRELOAD").as_deref());
         let pipe = guard.pipe().map_err(|error| Failure::lacks(format!("cannot reach the guard process: {error}")))?;
         command.announces_itself(pipe);
-        if let Some((path, config)) = library {
-            command.env("LD_PRELOAD", library::preload_value(&path, std::env::var_os("LD_PRELOAD").as_deref()));
-            command.envs(config.to_env());
-        }
         let started = Supervised::start(&mut command, signals, [guard.pid()]);
         // The command holds a copy of the pipe, which would keep the guard from seeing the end.
         drop(command);

@@ -85,13 +85,8 @@ impl Server {
         command.in_netns(&bed.server).on_cpus(&[bed.server_cpu as usize]).dies_with_parent(Signal::SIGKILL);
         // A process group of its own: Ctrl-C at the terminal is for the bench, which then ends the server.
         command.stdin(Stdio::null()).process_group(0);
-        for (name, _) in std::env::vars_os().filter(|(name, _)| library::is_ours(name)) {
-            command.env_remove(name);
-        }
         let config = LibraryConfig { strict: true, ..LibraryConfig::new(Some(mode), &mode.settings()) };
-        if !config.is_passive() {
-            command.env("LD_PRELOAD", library::preload_value(library, None)).envs(config.to_env());
-        }
+        library::equip(&mut command, (!config.is_passive()).then_some((library, &config)), None);
         let copy = || output.try_clone().map_err(io("share a temporary file"));
         command.stdout(copy()?).stderr(copy()?);
         let child = command.spawn().map_err(|source| BenchError::Server {

@@ -41,11 +41,6 @@ impl Applied {
         }
     }
 
-    /// Whether anything was changed at all.
-    pub fn is_empty(&self) -> bool {
-        self.done.is_empty()
-    }
-
     fn undo(&mut self) -> Result<Vec<Restored>, NetlinkError> {
         let outcome = step::undo_all(&mut self.place, &self.done);
         if outcome.is_ok() {

@@ -182,11 +182,6 @@ impl Plan {
         &self.warnings
     }
 
-    /// The NAPI instances the plan is about, changed or not.
-    pub fn napis(&self) -> &[u32] {
-        &self.napis
-    }
-
     /// Makes the changes, all or none, after having written down in `journal_directory` what was there before; `None`
     /// for a place that will vanish by itself.
     ///

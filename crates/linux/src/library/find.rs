@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::VERSION;
+use super::{LibraryConfig, VERSION, is_ours};
 
 /// What the library's file is called.
 pub const FILE_NAME: &str = "libabey.so";
@@ -85,6 +85,17 @@ pub fn preload_value(library: &Path, present: Option<&OsStr>) -> OsString {
         }
     }
     value
+}
+
+/// Gives a program that is about to start the environment that `config` asks for: without the variables of an outer
+/// `abey run`, and with the library, before what `present` preloads already, where there is one to load.
+pub fn equip(command: &mut Command, library: Option<(&Path, &LibraryConfig)>, present: Option<&OsStr>) {
+    for (name, _) in env::vars_os().filter(|(name, _)| is_ours(name)) {
+        command.env_remove(name);
+    }
+    if let Some((path, config)) = library {
+        command.env("LD_PRELOAD", preload_value(path, present)).envs(config.to_env());
+    }
 }
 
 fn search(exe: &Path) -> Option<PathBuf> {
