@@ -8,8 +8,18 @@ use std::collections::BinaryHeap;
 pub(crate) enum Event {
     /// The next request of the open loop is due.
     Due,
-    /// A request of this connection reaches the NIC.
-    Request { conn: u32 },
+    /// A request of this connection was sent one way ago: it reaches the NIC now if the wire is free.
+    Request { conn: u32, back_to_back: bool },
+    /// So many segments of this connection reach the NIC.
+    Data { conn: u32, segments: u32 },
+    /// So many lost segments of this connection, sent again, reach the NIC if the wire is free.
+    Resend { conn: u32, segments: u32 },
+    /// The client of this connection may send more of its requests.
+    Upload { conn: u32 },
+    /// A device has done what the oldest served request of this connection asks for.
+    Device { conn: u32 },
+    /// The acknowledgements of so many segments of an answer reach the NIC.
+    Acks { conn: u32, segments: u32 },
     /// A pure acknowledgement reaches this queue.
     Ack { queue: u32 },
     /// A transmission on this queue is complete.

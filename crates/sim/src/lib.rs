@@ -24,15 +24,18 @@ pub mod reference;
 pub mod scenario;
 
 mod adaptation;
+mod distribution;
 mod events;
 mod nic;
 mod outcome;
 mod random;
 mod trace;
+mod wire;
 mod world;
 
+pub use distribution::{Delay, Size};
 pub use outcome::Outcome;
 pub use profile::{InputError, Profile};
-pub use scenario::{Load, Responder, Scenario, ScenarioFile};
+pub use scenario::{Arrivals, Load, Responder, Scenario, ScenarioFile, Sizes};
 pub use trace::Trace;
 pub use world::{run, run_traced};

@@ -13,10 +13,14 @@ use crate::random::Random;
 /// A received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packet {
-    /// A request of this connection.
-    Request(u32),
+    /// Data of this connection: the last of so many segments that came together, this one included.
+    Data { conn: u32, segments: u32 },
+    /// A segment of data before that.
+    Segment,
     /// An acknowledgement without data.
     Ack,
+    /// The last acknowledgement of so many segments of an answer: this connection may send more.
+    Window { conn: u32, segments: u32 },
 }
 
 /// What the NIC does with an arrival.
@@ -85,16 +89,26 @@ impl RxQueue {
         }
     }
 
-    pub(crate) fn arrive(&mut self, now: u64, packet: Packet) -> Arrival {
-        if self.ring.len() >= self.capacity {
+    /// How many packets the ring still takes.
+    pub(crate) fn room(&self) -> usize {
+        self.capacity - self.ring.len()
+    }
+
+    /// A packet arrives behind `count` others of one kind; all of them, or none if there is no room.
+    #[inline]
+    pub(crate) fn arrive_after(&mut self, now: u64, before: Packet, count: u32, last: Packet) -> Arrival {
+        if self.room() <= count as usize {
             return Arrival::Dropped;
         }
-        self.ring.push_back(packet);
-        self.received += 1;
+        for _ in 0..count {
+            self.ring.push_back(before);
+        }
+        self.ring.push_back(last);
+        self.received += u64::from(count) + 1;
         if self.masked {
             return Arrival::Quiet;
         }
-        self.frames += 1;
+        self.frames += count + 1;
         if self.moderation.usecs == 0 || self.frames >= self.moderation.frames {
             return self.fire(now, true);
         }
@@ -188,6 +202,12 @@ impl RxQueue {
 mod tests {
     use super::*;
     use crate::profile::Profile;
+
+    impl RxQueue {
+        fn arrive(&mut self, now: u64, packet: Packet) -> Arrival {
+            self.arrive_after(now, Packet::Ack, 0, packet)
+        }
+    }
 
     fn queue(rx_timer: RxTimer) -> RxQueue {
         let mut nic = Profile::load("e5-2680").expect("shipped").nic;

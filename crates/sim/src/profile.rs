@@ -112,8 +112,12 @@ pub struct SoftirqCosts {
     pub enter: Cost,
     /// One poll, without its packets.
     pub poll: Cost,
-    /// A packet with a request, up to its socket.
+    /// A packet with a request, up to its socket. Of a message in several segments: what was received together, once.
     pub request: Cost,
+    /// Every other segment of a message; as `request` unless given. Receive offload (GRO) makes it much less: segments that
+    /// were received together pass through the stack once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<Cost>,
     /// A pure acknowledgement, with the completion of the transmission that it acknowledges.
     pub ack: Cost,
     /// Unmasking the queue's interrupt.
@@ -171,6 +175,9 @@ pub struct BusyPollCosts {
 pub struct ServerCosts {
     /// One request: reads until empty, the answer, its transmission.
     pub request: Cost,
+    /// Copying 1024 bytes of request or answer, for scenarios that give sizes; nothing unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kilobyte: Option<Cost>,
     /// Extra cycles of a request with very many others in front of it: what its packet had put in the cache is gone.
     pub backlog_cycles: u64,
     /// Half of that with this many.
@@ -214,8 +221,11 @@ pub struct Nic {
     pub tx_usecs: u64,
     /// An interrupt comes at once after this many completed transmissions.
     pub tx_frames: u32,
-    /// The wire, in megabits per second.
+    /// The wire, in megabits per second, each way.
     pub wire_mbits_per_s: u64,
+    /// The largest packet, with its IP and TCP headers but without Ethernet's; 1500 unless given.
+    #[serde(default = "default_mtu")]
+    pub mtu_bytes: u64,
 }
 
 /// Everything beyond the server's NIC, as the client measures it.
@@ -245,6 +255,10 @@ pub struct Client {
     pub request_bytes: u64,
     /// Bytes of an answer with its headers.
     pub response_bytes: u64,
+    /// Segments of an answer that are acknowledged at once; 45 unless given, which is what receive offload (GRO, 64 KiB)
+    /// makes of a burst. Without offload it is 2 (RFC 5681, section 4.2).
+    #[serde(default = "default_segments_per_ack")]
+    pub segments_per_ack: u32,
 }
 
 /// Why a profile or a scenario cannot be used.
@@ -283,6 +297,14 @@ pub enum InputError {
     /// There is no profile of this name.
     #[error("there is no profile `{0}`: the shipped ones are {shipped}; or give the path of a TOML file", shipped = Profile::SHIPPED.map(|(name, _)| name).join(", "))]
     Unknown(String),
+}
+
+const fn default_mtu() -> u64 {
+    1_500
+}
+
+const fn default_segments_per_ack() -> u32 {
+    45
 }
 
 impl Profile {
@@ -330,6 +352,12 @@ impl Profile {
         };
         at_least("processor.frequency_mhz", self.processor.frequency_mhz, 1, "a clock has at least 1 MHz")?;
         at_least(
+            "processor.warm_cycles_per_1000_instructions",
+            self.processor.warm_cycles_per_1000_instructions,
+            1,
+            "instructions take at least 1 cycle in 1000",
+        )?;
+        at_least(
             "processor.recovery_instructions",
             self.processor.recovery_instructions,
             1,
@@ -337,6 +365,11 @@ impl Profile {
         )?;
         at_least("nic.ring_packets", self.nic.ring_packets as u64, 1, "a ring holds at least 1 packet")?;
         at_least("nic.wire_mbits_per_s", self.nic.wire_mbits_per_s, 1, "a wire carries at least 1 Mbit/s")?;
+        if !(576..=65_535).contains(&self.nic.mtu_bytes) {
+            let (value, allowed) = (self.nic.mtu_bytes.to_string(), "a packet may have 576 to 65535 bytes");
+            return Err(InputError::Value { key: "nic.mtu_bytes", value, allowed });
+        }
+        at_least("client.segments_per_ack", self.client.segments_per_ack.into(), 1, "at least 1 segment")?;
         at_least("server.max_events", self.server.max_events, 1, "a wait delivers at least 1 event")?;
         at_least("thread.slice_ns", self.thread.slice_ns, 1_000, "a slice is at least 1000 ns")?;
         share("client.late_millionths", self.client.late_millionths)?;

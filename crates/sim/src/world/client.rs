@@ -1,45 +1,102 @@
-//! Clients: connections with one request outstanding each, in an open or a closed loop, and everything between them and
-//! the server's NIC.
+//! Clients: connections with requests outstanding, in an open or a closed loop, and what an answer means to them.
 
 use std::collections::VecDeque;
 
 use hdrhistogram::Histogram;
 
 use super::World;
+use super::arrivals::Process;
+use super::reply::Download;
+use super::request::Upload;
+use crate::distribution::Sampler;
 use crate::events::Event;
-use crate::nic::Packet;
 use crate::profile::Profile;
 use crate::random::Random;
 use crate::scenario::{Load, Responder, Scenario};
+use crate::wire::{Framing, Message, Wire};
 
-/// A lost request is sent again after this long (Linux `TCP_RTO_MIN`).
-const RETRANSMIT_NS: u64 = 200_000_000;
+/// Waiting for the wire is part of `client.jitter_ns` up to this long, when messages have the profile's sizes.
+const USUAL_WAIT_NS: u64 = 1_000;
+
+/// A request under way, from its sending to its answer's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flight {
+    pub(super) sent_at: u64,
+    /// It was sent as soon as the answer before it had come.
+    pub(super) back_to_back: bool,
+    pub(super) segments: u32,
+    /// What the application takes (scenarios with a service time).
+    pub(super) service_ns: u64,
+    /// What a device takes after it.
+    pub(super) device_ns: u64,
+    /// Without headers (scenarios with sizes).
+    pub(super) request_bytes: u64,
+    pub(super) response_bytes: u64,
+}
 
 #[derive(Debug, Default)]
-struct Connection {
-    queue: u32,
-    /// A request is under way, or waits for the answer before it.
-    outstanding: bool,
-    /// The request under way was sent as soon as the answer before it had come.
-    back_to_back: bool,
-    sent_at: u64,
+pub(super) struct Connection {
+    pub(super) queue: u32,
+    /// Requests under way that are in their socket.
+    pub(super) delivered: u32,
+    /// Those of them that the application is done with.
+    served: u32,
+    /// Segments that came, but do not make a whole request yet.
+    pub(super) received: u32,
+    /// Segments that were dropped and not sent again yet; what came behind them waits.
+    pub(super) lost: u32,
     /// The first host has had something to answer (round trips only).
     answered: bool,
-    /// When the last answer reaches the client.
-    free_at: u64,
+    /// When the client has the last answer so far; none overtakes another.
+    answered_at: u64,
+    /// When the device has done what was asked last.
+    device_until: u64,
+    /// Requests under way, oldest first.
+    pub(super) flights: VecDeque<Flight>,
+    /// When requests could be sent, because an answer came: one for every request that is not outstanding.
+    free: VecDeque<u64>,
     /// When the requests that wait for the connection were due.
     due: VecDeque<u64>,
+    /// Requests of several segments, once there was one.
+    pub(super) upload: Option<Box<Upload>>,
+    /// Answers of several segments, once there was one.
+    pub(super) download: Option<Box<Download>>,
+}
+
+/// What differs from request to request: a distribution and random numbers for each.
+#[derive(Debug)]
+struct Draws {
+    service: Option<(Sampler, Random)>,
+    device: Option<(Sampler, Random)>,
+    request: Option<(Sampler, Random)>,
+    response: Option<(Sampler, Random)>,
+    window: Option<(Sampler, Random)>,
+    think: Option<(Sampler, Random)>,
+}
+
+fn draw(from: &mut Option<(Sampler, Random)>) -> u64 {
+    from.as_mut().map_or(0, |(sampler, random)| sampler.draw(random))
 }
 
 #[derive(Debug)]
 pub(super) struct Clients {
-    connections: Vec<Connection>,
+    pub(super) connections: Vec<Connection>,
     arrivals: Random,
     delays: Random,
+    draws: Draws,
+    /// Requests differ in what they take.
+    pub(super) varied: bool,
+    pub(super) framing: Framing,
+    /// A request and an answer of the profile's sizes.
+    usual: (Message, Message),
+    pub(super) wire_in: Wire,
+    pub(super) wire_out: Wire,
     /// Mean time of a late answer in the client's queues.
     queue_ns: f64,
-    /// Mean time between two requests of the open loop.
-    gap_ns: Option<f64>,
+    /// When the requests of the open loop are due.
+    process: Option<Process>,
+    /// Due requests that waited too long and were not sent.
+    pub(super) skipped: u64,
     pub(super) latency: Histogram<u64>,
     pub(super) requests: u64,
     pub(super) answers: u64,
@@ -49,21 +106,44 @@ impl Clients {
     pub(super) fn new(profile: &Profile, scenario: &Scenario) -> Self {
         let mut hashing = Random::new(scenario.seed, 1);
         let queues = u64::from(scenario.queues);
-        let connection = |_| Connection { queue: hashing.below(queues) as u32, ..Connection::default() };
+        let free = match scenario.load {
+            Load::Open(_) => vec![0; scenario.outstanding as usize],
+            Load::Closed => Vec::new(),
+        };
+        let connection =
+            |_| Connection { queue: hashing.below(queues) as u32, free: free.clone().into(), ..Connection::default() };
+        let client = &profile.client;
+        let tolerance_ns = if scenario.sizes.is_none() { USUAL_WAIT_NS } else { 0 };
+        let wire = |usual_bytes| Wire::new(&profile.nic, usual_bytes, tolerance_ns);
+        let stream = |sampler, stream| (sampler, Random::new(scenario.seed, stream));
+        let sizes = scenario.sizes.as_ref();
+        let draws = Draws {
+            service: scenario.service.map(|service| stream(service.sampler(), 4)),
+            device: scenario.device.map(|device| stream(device.sampler(), 5)),
+            request: sizes.map(|sizes| stream(sizes.request.sampler(), 6)),
+            response: sizes.map(|sizes| stream(sizes.response.sampler(), 7)),
+            think: scenario.think.map(|think| stream(think.sampler(), 9)),
+            window: sizes.map(|_| stream(Framing::windows(), 8)),
+        };
         Self {
             connections: (0..scenario.connections).map(connection).collect(),
             arrivals: Random::new(scenario.seed, 2),
             delays: Random::new(scenario.seed, 3),
+            draws,
+            varied: scenario.service.is_some() || scenario.sizes.is_some(),
+            framing: Framing::new(&profile.nic),
+            usual: (Message::packet(client.request_bytes), Message::packet(client.response_bytes)),
+            wire_in: wire(client.request_bytes),
+            wire_out: wire(client.response_bytes),
             queue_ns: match scenario.load {
-                Load::Open(rate) => {
-                    profile.client.late_ns_per_connection_rps as f64 * rate / f64::from(scenario.connections)
-                }
+                Load::Open(rate) => client.late_ns_per_connection_rps as f64 * rate / f64::from(scenario.connections),
                 Load::Closed => 0.0,
             },
-            gap_ns: match scenario.load {
-                Load::Open(rate) => Some(1e9 / rate),
+            process: match scenario.load {
+                Load::Open(rate) => Some(Process::new(scenario.arrivals, rate)),
                 Load::Closed => None,
             },
+            skipped: 0,
             latency: Histogram::new(3).expect("three digits are allowed"),
             requests: 0,
             answers: 0,
@@ -75,7 +155,56 @@ impl Clients {
     }
 
     pub(super) fn outstanding(&self) -> u64 {
-        self.connections.iter().filter(|connection| connection.outstanding).count() as u64
+        let replies = |connection: &Connection| connection.download.as_ref().map_or(0, |download| download.replies());
+        self.connections.iter().map(|connection| (connection.flights.len() + replies(connection)) as u64).sum()
+    }
+
+    /// The oldest request of a connection that the application is not done with.
+    pub(super) fn unserved(&self, conn: u32) -> &Flight {
+        let connection = &self.connections[conn as usize];
+        &connection.flights[connection.served as usize]
+    }
+
+    /// The application is done with a request and the device begins: when it will be done, in the order of the requests.
+    pub(super) fn start_device(&mut self, conn: u32, now: u64) -> u64 {
+        let connection = &mut self.connections[conn as usize];
+        let device_ns = connection.flights[connection.served as usize].device_ns;
+        connection.served += 1;
+        connection.device_until = connection.device_until.max(now + device_ns);
+        connection.device_until
+    }
+
+    /// A request, as it is sent, and its size.
+    pub(super) fn new_flight(&mut self, sent_at: u64, back_to_back: bool) -> (Flight, Message) {
+        let mut flight = Flight { sent_at, back_to_back, segments: 1, ..Flight::default() };
+        flight.service_ns = draw(&mut self.draws.service);
+        flight.device_ns = draw(&mut self.draws.device);
+        if self.draws.request.is_none() {
+            return (flight, self.usual.0);
+        }
+        flight.request_bytes = draw(&mut self.draws.request).max(1);
+        flight.response_bytes = draw(&mut self.draws.response).max(1);
+        let message = self.framing.message(flight.request_bytes);
+        flight.segments = message.segments;
+        (flight, message)
+    }
+
+    /// How many segments of a message may be under way.
+    pub(super) fn new_window(&mut self) -> u32 {
+        self.framing.window(draw(&mut self.draws.window))
+    }
+
+    /// The size of the answer to a request.
+    pub(super) fn answer_message(&self, flight: &Flight) -> Message {
+        if self.draws.response.is_none() { self.usual.1 } else { self.framing.message(flight.response_bytes) }
+    }
+
+    /// The answer to the oldest request of a connection is sent.
+    pub(super) fn take_flight(&mut self, conn: u32) -> Flight {
+        let connection = &mut self.connections[conn as usize];
+        connection.delivered -= 1;
+        connection.served = connection.served.saturating_sub(1);
+        connection.flights.pop_front().expect("what is answered was asked")
     }
 
     /// How long an answer takes from the server's NIC to the client's measurement, beyond the minimum.
@@ -94,123 +223,125 @@ impl Clients {
 
 impl World<'_> {
     /// From the client to the server's NIC; the way back has the rest of the minimum, and all that varies.
-    fn way_out(&self) -> u64 {
+    pub(super) fn way_out(&self) -> u64 {
         self.profile.client.base_ns / 2
     }
 
     pub(super) fn start_clients(&mut self) {
-        if self.clients.gap_ns.is_some() {
+        if self.clients.process.is_some() {
             return self.schedule_due();
         }
         // The closed loop begins spread over 20 ms.
-        for conn in 0..self.clients.connections.len() {
-            let at = self.clients.arrivals.below(20_000_000);
-            self.clients.connections[conn].outstanding = true;
-            self.clients.connections[conn].sent_at = at;
-            self.clients.requests += 1;
-            self.events.push(at + self.way_out(), Event::Request { conn: conn as u32 });
+        for conn in 0..self.clients.connections.len() as u32 {
+            for _ in 0..self.scenario.outstanding {
+                let at = self.clients.arrivals.below(20_000_000);
+                self.events.push(at + self.way_out(), Event::Request { conn, back_to_back: false });
+            }
         }
     }
 
     fn schedule_due(&mut self) {
-        if let Some(gap) = self.clients.gap_ns {
-            let at = self.now + self.clients.arrivals.exponential(gap);
-            self.events.push(at, Event::Due);
+        let clients = &mut self.clients;
+        if let Some(process) = &mut clients.process {
+            self.events.push(process.next(self.now, &mut clients.arrivals), Event::Due);
         }
     }
 
-    /// A request that was due one way before now reaches the NIC, if its connection was free.
-    pub(super) fn request_due(&mut self) {
+    /// Requests that were due one way before now are sent, if their connections are free.
+    pub(super) fn requests_due(&mut self) {
         self.schedule_due();
+        for _ in 0..self.clients.process.as_ref().map_or(0, |process| process.burst) {
+            self.request_due();
+        }
+    }
+
+    fn request_due(&mut self) {
         let way = self.way_out();
         let count = self.clients.connections.len() as u64;
         let conn = self.clients.arrivals.below(count) as u32;
         let due = self.now.saturating_sub(way);
         let connection = &mut self.clients.connections[conn as usize];
-        if connection.outstanding {
-            connection.due.push_back(due);
-            return;
+        match connection.free.pop_front() {
+            None => connection.due.push_back(due),
+            Some(at) if at > due => self.events.push(at + way, Event::Request { conn, back_to_back: true }),
+            Some(_) => self.send_request(conn, false),
         }
-        connection.outstanding = true;
-        self.clients.requests += 1;
-        if connection.free_at > due {
-            connection.back_to_back = true;
-            connection.sent_at = connection.free_at;
-            let at = connection.free_at + way;
-            return self.events.push(at, Event::Request { conn });
-        }
-        connection.back_to_back = false;
-        connection.sent_at = due;
-        self.request_arrives(conn);
-    }
-
-    pub(super) fn request_arrives(&mut self, conn: u32) {
-        let queue = self.clients.queue(conn);
-        self.receive(queue, Packet::Request(conn));
-    }
-
-    pub(super) fn retransmit(&mut self, conn: u32) {
-        self.events.push(self.now + RETRANSMIT_NS, Event::Request { conn });
     }
 
     /// A host of a round trip sends to the other; what leaves the second is on its way to being an answer.
     fn turn_round(&mut self, conn: u32) {
+        let (flight, _) = self.clients.new_flight(self.now, false);
         let connection = &mut self.clients.connections[conn as usize];
         let from = connection.queue as usize;
         connection.queue ^= 1;
-        if from == 0 {
-            if connection.answered {
-                let latency = self.now - connection.sent_at;
-                self.clients.latency.record(latency).expect("a resizing histogram takes everything");
-                self.clients.answers += 1;
-                self.clients.requests += 1;
-                self.counts.answers += 1;
-            }
-            connection.answered = true;
-            connection.sent_at = self.now;
+        connection.delivered = 0;
+        connection.served = 0;
+        let sent_at = connection.flights[0].sent_at;
+        connection.flights[0] = flight;
+        if from != 0 {
+            connection.flights[0].sent_at = sent_at;
+        } else if std::mem::replace(&mut connection.answered, true) {
+            self.clients.latency.record(self.now - sent_at).expect("a resizing histogram takes everything");
+            self.clients.answers += 1;
+            self.clients.requests += 1;
+            self.counts.answers += 1;
+            self.counts.sent += 1;
         }
-        self.events.push(self.now + self.profile.client.base_ns, Event::Request { conn });
+        self.events.push(self.now + self.profile.client.base_ns, Event::Data { conn, segments: 1 });
         self.completes(from);
     }
 
-    fn completes(&mut self, queue: usize) {
+    pub(super) fn completes(&mut self, queue: usize) {
         match self.profile.nic.tx_complete_ns {
             0 => self.transmitted(queue),
             span => self.events.push(self.now + span, Event::Transmitted { queue: queue as u32 }),
         }
     }
 
-    /// The server sends its answer.
+    /// The server sends its answer to the oldest request of a connection.
     pub(super) fn answer(&mut self, conn: u32) {
         if self.scenario.responder == Responder::RoundTrip {
             return self.turn_round(conn);
         }
+        let flight = self.clients.take_flight(conn);
+        let message = self.clients.answer_message(&flight);
+        if message.segments > 1 || self.clients.connections[conn as usize].download.is_some() {
+            return self.reply(conn, &flight, message);
+        }
+        let extra = self.clients.wire_out.carry(self.now, message.wire_bytes);
+        self.counts.sent += 1;
+        let queue = self.clients.connections[conn as usize].queue;
+        if self.scenario.responder == Responder::EventLoop {
+            self.events.push(self.now + extra + self.profile.client.ack_ns, Event::Ack { queue });
+        }
+        self.answered(conn, &flight, extra);
+        self.completes(queue as usize);
+    }
+
+    /// The last of an answer is on the wire, `extra` behind the usual: the client has it a while later, and goes on.
+    pub(super) fn answered(&mut self, conn: u32, flight: &Flight, extra: u64) {
         let way = self.way_out();
         let profile = self.profile;
         let clients = &mut self.clients;
-        let back_to_back = clients.connections[conn as usize].back_to_back;
-        let free_at = self.now + profile.client.base_ns - way + clients.delay(profile, back_to_back);
+        let free_at = self.now + extra + profile.client.base_ns - way + clients.delay(profile, flight.back_to_back);
         let connection = &mut clients.connections[conn as usize];
-        clients.latency.record(free_at - connection.sent_at).expect("a resizing histogram takes everything");
+        let free_at = free_at.max(connection.answered_at);
+        connection.answered_at = free_at;
+        clients.latency.record(free_at - flight.sent_at).expect("a resizing histogram takes everything");
         clients.answers += 1;
         self.counts.answers += 1;
-        if self.scenario.responder == Responder::EventLoop {
-            self.events.push(self.now + profile.client.ack_ns, Event::Ack { queue: connection.queue });
-        }
-        let queue = connection.queue as usize;
-        let closed = clients.gap_ns.is_none();
         while connection.due.front().is_some_and(|due| due + profile.client.skip_ns < free_at) {
             connection.due.pop_front();
+            clients.skipped += 1;
         }
-        if closed || connection.due.pop_front().is_some() {
-            connection.sent_at = free_at;
-            connection.back_to_back = true;
-            clients.requests += 1;
-            self.events.push(free_at + way, Event::Request { conn });
+        if clients.process.is_none() {
+            let back_to_back = clients.draws.think.is_none();
+            let at = free_at + draw(&mut clients.draws.think);
+            self.events.push(at + way, Event::Request { conn, back_to_back });
+        } else if connection.due.pop_front().is_some() {
+            self.events.push(free_at + way, Event::Request { conn, back_to_back: true });
         } else {
-            connection.outstanding = false;
-            connection.free_at = free_at;
+            connection.free.push_back(free_at);
         }
-        self.completes(queue);
     }
 }

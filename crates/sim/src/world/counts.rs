@@ -8,7 +8,9 @@ use crate::outcome::Outcome;
 pub(super) struct Counts {
     pub(super) instructions: u64,
     pub(super) answers: u64,
+    /// Packets received, and segments of answers sent.
     pub(super) received: u64,
+    pub(super) sent: u64,
     pub(super) polled: u64,
     pub(super) polls: u64,
     pub(super) empty_polls: u64,
@@ -23,7 +25,7 @@ pub(super) struct Counts {
 
 impl Counts {
     pub(super) fn packets(&self) -> u64 {
-        self.received + self.answers
+        self.received + self.sent
     }
 }
 

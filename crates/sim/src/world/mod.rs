@@ -1,10 +1,14 @@
 //! The world: state, the loop over events, and the figures at the end.
 
+mod application;
+mod arrivals;
 mod check;
 mod client;
 mod counts;
 mod cpu;
 mod poll;
+mod reply;
+mod request;
 mod server;
 mod softirq;
 mod thread;
@@ -163,9 +167,14 @@ impl<'a> World<'a> {
             debug_assert!(at >= self.now, "time does not go back");
             self.now = at;
             match event {
-                Event::Due => self.request_due(),
-                Event::Request { conn } => self.request_arrives(conn),
-                Event::Ack { queue } => self.receive(queue as usize, Packet::Ack),
+                Event::Due => self.requests_due(),
+                Event::Request { conn, back_to_back } => self.send_request(conn, back_to_back),
+                Event::Data { conn, segments } => self.data_arrives(conn, segments),
+                Event::Resend { conn, segments } => self.resend(conn, segments),
+                Event::Upload { conn } => self.upload(conn),
+                Event::Device { conn } => self.answer(conn),
+                Event::Acks { conn, segments } => self.acks_arrive(conn, segments),
+                Event::Ack { queue } => _ = self.receive(queue as usize, Packet::Ack, 0, Packet::Ack),
                 Event::Transmitted { queue } => self.transmitted(queue as usize),
                 Event::Moderation { queue } => {
                     let arrival = self.queues[queue as usize].rx.timer(self.now);
@@ -199,21 +208,19 @@ impl<'a> World<'a> {
         self.clients.latency.reset();
     }
 
-    /// A packet reaches the NIC. False: the ring was full.
-    fn receive(&mut self, queue: usize, packet: Packet) {
-        let arrival = self.queues[queue].rx.arrive(self.now, packet);
-        if arrival != Arrival::Dropped {
-            self.counts.received += 1;
-            if let Some(monitor) = &mut self.queues[queue].monitor {
-                monitor.handle_arrival(Nanos::from_nanos(self.now));
-            }
-        } else {
-            self.counts.drops += 1;
-            if let Packet::Request(conn) = packet {
-                self.retransmit(conn);
-            }
+    /// A packet reaches the NIC, behind `count` others. False: the ring has no room for all of them, and took none.
+    fn receive(&mut self, queue: usize, before: Packet, count: u32, last: Packet) -> bool {
+        let arrival = self.queues[queue].rx.arrive_after(self.now, before, count, last);
+        if arrival == Arrival::Dropped {
+            self.counts.drops += u64::from(count) + 1;
+            return false;
+        }
+        self.counts.received += u64::from(count) + 1;
+        if let Some(monitor) = &mut self.queues[queue].monitor {
+            monitor.handle_arrival(Nanos::from_nanos(self.now));
         }
         self.handle_arrival(queue, arrival);
+        true
     }
 
     fn handle_arrival(&mut self, queue: usize, arrival: Arrival) {

@@ -53,6 +53,24 @@ impl Queue {
     }
 }
 
+/// What it costs to take these packets up to their sockets.
+fn packets_cost(profile: &Profile, packets: &[Packet], disturbing: bool) -> Cost {
+    let count = |wanted: fn(&Packet) -> bool| packets.iter().filter(|packet| wanted(packet)).count() as u64;
+    let data = count(|packet| matches!(packet, Packet::Data { .. }));
+    let segments = count(|packet| matches!(packet, Packet::Segment));
+    let acks = packets.len() as u64 - data - segments;
+    let costs = &profile.softirq;
+    let mut cost = costs.request.times(data) + costs.ack.times(acks);
+    if segments > 0 {
+        cost = cost + costs.segment.unwrap_or(costs.request).times(segments);
+    }
+    if disturbing {
+        // Segments that came together displace as much as one.
+        cost.stall_cycles += profile.disturbance.packet_cycles * (data + acks);
+    }
+    cost
+}
+
 impl World<'_> {
     pub(super) fn napi_index(&self, queue: usize) -> NapiIndex {
         NapiIndex(queue as u32)
@@ -170,13 +188,7 @@ impl World<'_> {
         state.work += count as u16;
         state.batch.clear();
         state.batch.extend(state.rx.ring.drain(..count));
-        let requests = state.batch.iter().filter(|packet| matches!(packet, Packet::Request(_))).count() as u64;
-        let acks = count as u64 - requests;
-        let mut cost = profile.softirq.request.times(requests) + profile.softirq.ack.times(acks);
-        if state.disturbing {
-            cost.stall_cycles += profile.disturbance.packet_cycles * count as u64;
-        }
-        cost
+        packets_cost(profile, &state.batch, state.disturbing)
     }
 
     /// A part of a poll is over: delivers its packets, and goes on with those that came meanwhile. Nothing when the queue
@@ -184,8 +196,12 @@ impl World<'_> {
     pub(super) fn poll_goes_on(&mut self, queue: usize) -> Option<u64> {
         let batch = std::mem::take(&mut self.queues[queue].batch);
         for packet in &batch {
-            if let Packet::Request(conn) = packet {
-                self.deliver(*conn, self.queues[queue].disturbing);
+            match *packet {
+                Packet::Data { conn, segments } => {
+                    self.data_received(conn, segments, self.queues[queue].disturbing);
+                }
+                Packet::Window { conn, segments } => self.window_opens(conn, segments),
+                Packet::Segment | Packet::Ack => {}
             }
         }
         let state = &mut self.queues[queue];

@@ -110,7 +110,7 @@ impl World<'_> {
             }
             Phase::Serving => {
                 let served = server.batch.pop_front().expect("a request was being served");
-                self.answer(served.conn);
+                self.served(served.conn);
                 self.serve_next(index);
             }
         }
@@ -131,7 +131,7 @@ impl World<'_> {
         let server = &self.servers[index];
         let Some(next) = server.batch.front() else { return self.begin_wait(index) };
         let costs = &self.profile.server;
-        let mut cost = costs.request;
+        let mut cost = self.request_cost(next.conn);
         if next.disturbed {
             cost.stall_cycles += self.profile.disturbance.request_cycles;
         }

@@ -1,0 +1,262 @@
+//! Scenarios: who sends what to whom, under which mode.
+
+use abey_delivery::{Mode, ModeSettings, Nanos};
+
+use crate::distribution::{Delay, Size};
+use crate::profile::{InputError, Profile};
+use crate::wire::Framing;
+
+mod file;
+mod parse;
+
+pub use file::ScenarioFile;
+
+/// How requests come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Load {
+    /// Open loop: this many requests per second over all connections, following each other as [`Arrivals`] says.
+    Open(f64),
+    /// Closed loop: every connection sends its next request when it has the answer, and has thought.
+    Closed,
+}
+
+impl std::fmt::Display for Load {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Open(rate) => f.pad(&format!("{rate}")),
+            Self::Closed => f.pad("max"),
+        }
+    }
+}
+
+/// Who answers requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Responder {
+    /// An event-loop server thread per queue.
+    #[default]
+    EventLoop,
+    /// The network stack itself, as it answers pings.
+    Stack,
+    /// Two equal hosts, queue 0 and queue 1, whose threads block in a receive and then send to the other (netperf's round
+    /// trips). The figures are of both; an answer is a round trip.
+    RoundTrip,
+}
+
+/// The study's connections per queue.
+const CONNECTIONS_PER_QUEUE: u32 = 560;
+
+/// How the requests of an open loop follow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Arrivals {
+    /// A Poisson process: independent requests.
+    #[default]
+    Poisson,
+    /// All gaps are the same.
+    Constant,
+    /// So many requests at one time, on connections chosen at random; the bursts are a Poisson process.
+    Bursts(u32),
+    /// Lognormal gaps with this coefficient of variation (standard deviation over mean).
+    Lognormal {
+        /// The coefficient of variation.
+        cv: f64,
+    },
+}
+
+/// How large messages are, in bytes without headers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sizes {
+    /// Requests.
+    pub request: Size,
+    /// Answers.
+    pub response: Size,
+}
+
+/// One run: a server with `queues` receive queues, each with its interrupt, its CPU and its event-loop thread.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// The delivery mode; for messages and tables, what counts are the settings.
+    pub mode: Mode,
+    /// What the queues, the epoll contexts and the event loops are set to.
+    pub settings: ModeSettings,
+    /// How requests come.
+    pub load: Load,
+    /// Who answers them.
+    pub responder: Responder,
+    /// Receive queues; queue *n* interrupts CPU *n*, and thread *n* serves the connections that arrive on it.
+    pub queues: u32,
+    /// Connections, spread over the queues by hashing.
+    pub connections: u32,
+    /// Requests that a connection has outstanding at most; with more than 1 they are answered in order (pipelining).
+    pub outstanding: u32,
+    /// How the requests of an open loop follow each other.
+    pub arrivals: Arrivals,
+    /// From an answer to the next request of a closed loop; no time unless given.
+    pub think: Option<Delay>,
+    /// The processor time that the application takes for a request when nothing disturbs it; the profile's `server.request`
+    /// unless given.
+    pub service: Option<Delay>,
+    /// Time between the service of a request and its answer that takes no processor: a device such as an SSD. None unless
+    /// given.
+    pub device: Option<Delay>,
+    /// How large requests and answers are. Unless given they are one packet each, of the profile's bytes, whose time on the
+    /// wire is part of the profile's `client.base_ns`; they wait for the wire only if it is more than a microsecond behind.
+    pub sizes: Option<Sizes>,
+    /// How long to simulate before counting.
+    pub warmup: Nanos,
+    /// How long to count.
+    pub duration: Nanos,
+    /// The same seed gives the same bytes.
+    pub seed: u64,
+    /// Delivery exactly as in Linux, rather than as the core does it by default.
+    pub linux: bool,
+    /// Check the core's invariants around every event.
+    pub check: bool,
+}
+
+impl Scenario {
+    /// One queue, 560 connections, half a second after a warm-up of 50 ms, seed 1, delivery as the core does it.
+    pub fn new(mode: Mode, load: Load) -> Self {
+        Self {
+            mode,
+            settings: mode.settings(),
+            load,
+            responder: Responder::EventLoop,
+            queues: 1,
+            connections: CONNECTIONS_PER_QUEUE,
+            outstanding: 1,
+            arrivals: Arrivals::Poisson,
+            think: None,
+            service: None,
+            device: None,
+            sizes: None,
+            warmup: Nanos::from_millis(50),
+            duration: Nanos::from_millis(500),
+            seed: 1,
+            linux: false,
+            check: false,
+        }
+    }
+
+    /// Checks that the scenario can be.
+    ///
+    /// # Errors
+    /// The first thing that cannot.
+    pub fn validate(&self, profile: &Profile) -> Result<(), InputError> {
+        let wrong = |key, value: String, allowed| Err(InputError::Value { key, value, allowed });
+        if self.queues == 0 || self.queues > 1_024 {
+            return wrong("queues", self.queues.to_string(), "a server has 1 to 1024 queues");
+        }
+        if self.connections == 0 || self.connections > 10_000_000 {
+            return wrong("connections", self.connections.to_string(), "clients open 1 to 10000000 connections");
+        }
+        if self.settings.socket_busy_poll.is_some() && self.responder != Responder::RoundTrip {
+            let allowed = "an event loop does not block in a receive: choose napibusy or fullbusy, or round trips";
+            return wrong("modes", self.mode.to_string(), allowed);
+        }
+        if let Some(epoll) = self.settings.epoll {
+            epoll.validate()?;
+        }
+        if self.responder == Responder::RoundTrip {
+            self.validate_round_trip()?;
+        }
+        if self.responder == Responder::Stack && (self.service.is_some() || self.device.is_some()) {
+            return wrong("service", "given".to_owned(), "what the stack answers itself reaches no application");
+        }
+        if self.duration.is_zero() {
+            return wrong("duration", self.duration.to_string(), "measure for longer than nothing");
+        }
+        self.validate_clients()?;
+        self.validate_requests()?;
+        self.validate_load(profile)
+    }
+
+    fn validate_clients(&self) -> Result<(), InputError> {
+        let wrong = |key, value: String, allowed| Err(InputError::Value { key, value, allowed });
+        if self.outstanding == 0 || u64::from(self.outstanding) * u64::from(self.connections) > 10_000_000 {
+            let allowed = "a connection has 1 request outstanding or more, all together at most 10000000";
+            return wrong("outstanding", self.outstanding.to_string(), allowed);
+        }
+        match self.arrivals {
+            Arrivals::Bursts(burst) if !(1..=1_000_000).contains(&burst) => {
+                return wrong("arrivals.bursts", burst.to_string(), "a burst has 1 to 1000000 requests");
+            }
+            Arrivals::Lognormal { cv } if !(cv.is_finite() && (0.0..=100.0).contains(&cv)) => {
+                return wrong("arrivals.cv", cv.to_string(), "a coefficient of variation is from 0 to 100");
+            }
+            _ => {}
+        }
+        if self.load == Load::Closed && self.arrivals != Arrivals::Poisson {
+            return wrong(
+                "arrivals",
+                "given".to_owned(),
+                "a closed loop sends when it has the answer: give load a rate",
+            );
+        }
+        if let Some(think) = self.think {
+            think.validate("think")?;
+            if self.load != Load::Closed {
+                return wrong("think", "given".to_owned(), "only the clients of a closed loop (load = \"max\") think");
+            }
+        }
+        Ok(())
+    }
+
+    /// Two hosts that send to each other do only that.
+    fn validate_round_trip(&self) -> Result<(), InputError> {
+        let wrong = |key, value: String, allowed| Err(InputError::Value { key, value, allowed });
+        if self.queues != 2 {
+            return wrong("queues", self.queues.to_string(), "a round trip between two hosts has two queues");
+        }
+        if self.load != Load::Closed {
+            return wrong("load", self.load.to_string(), "round trips are a closed loop: max");
+        }
+        if self.outstanding != 1 {
+            return wrong("outstanding", self.outstanding.to_string(), "a round trip is one request");
+        }
+        for (key, given) in [("sizes", self.sizes.is_some()), ("think", self.think.is_some())] {
+            if given {
+                return wrong(key, "given".to_owned(), "round trips have the profile's sizes and no pauses");
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_requests(&self) -> Result<(), InputError> {
+        if let Some(service) = self.service {
+            service.validate("service")?;
+        }
+        if let Some(device) = self.device {
+            device.validate("device")?;
+        }
+        let Some(sizes) = &self.sizes else { return Ok(()) };
+        sizes.request.validate("sizes.request")?;
+        sizes.response.validate("sizes.response")
+    }
+
+    fn validate_load(&self, profile: &Profile) -> Result<(), InputError> {
+        let Load::Open(rate) = self.load else { return Ok(()) };
+        let wrong = |allowed| Err(InputError::Value { key: "load", value: rate.to_string(), allowed });
+        if !(rate.is_finite() && rate > 0.0) {
+            return wrong("a rate is above 0 requests per second");
+        }
+        let (request, response) = self.wire_bytes(profile);
+        let most = |bytes: f64| profile.nic.wire_mbits_per_s as f64 * 1e6 / (bytes.max(1.0) * 8.0);
+        if rate > most(request) {
+            return wrong("the wire does not carry so many requests per second");
+        }
+        if rate > most(response) {
+            return wrong("the wire does not carry so many answers per second");
+        }
+        Ok(())
+    }
+
+    /// What a request and an answer occupy on the wire, on average.
+    fn wire_bytes(&self, profile: &Profile) -> (f64, f64) {
+        let Some(sizes) = &self.sizes else {
+            return (profile.client.request_bytes as f64, profile.client.response_bytes as f64);
+        };
+        let framing = Framing::new(&profile.nic);
+        let mean = |size: &Size| framing.message(size.mean() as u64).wire_bytes as f64;
+        (mean(&sizes.request), mean(&sizes.response))
+    }
+}
