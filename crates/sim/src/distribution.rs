@@ -223,6 +223,7 @@ impl Sampler {
     }
 
     /// A number of the distribution, in whole units.
+    #[inline]
     pub(crate) fn draw(&self, random: &mut Random) -> u64 {
         match self {
             Self::Constant(value) => *value,

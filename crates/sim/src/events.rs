@@ -40,14 +40,20 @@ pub(crate) enum Event {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    at: u64,
-    order: u64,
+    /// The time, and below it the order of scheduling: one comparison.
+    key: u128,
     event: Event,
+}
+
+impl Entry {
+    const fn at(&self) -> u64 {
+        (self.key >> 64) as u64
+    }
 }
 
 impl PartialEq for Entry {
     fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
+        self.key == other.key
     }
 }
 
@@ -62,26 +68,37 @@ impl PartialOrd for Entry {
 impl Ord for Entry {
     fn cmp(&self, other: &Self) -> Ordering {
         // The heap gives the greatest first.
-        (other.at, other.order).cmp(&(self.at, self.order))
+        other.key.cmp(&self.key)
     }
 }
 
 /// Pending events.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
+    /// The very next one, if it was scheduled as that: it need not go through the heap.
+    next: Option<Entry>,
     heap: BinaryHeap<Entry>,
     order: u64,
 }
 
 impl Events {
+    #[inline]
     pub(crate) fn push(&mut self, at: u64, event: Event) {
         self.order += 1;
-        self.heap.push(Entry { at, order: self.order, event });
+        let entry = Entry { key: u128::from(at) << 64 | u128::from(self.order), event };
+        match &mut self.next {
+            Some(next) if entry.key > next.key => self.heap.push(entry),
+            Some(next) => self.heap.push(std::mem::replace(next, entry)),
+            None if self.heap.peek().is_some_and(|first| first.key < entry.key) => self.heap.push(entry),
+            None => self.next = Some(entry),
+        }
     }
 
     /// The next event and its time in nanoseconds.
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<(u64, Event)> {
-        self.heap.pop().map(|entry| (entry.at, entry.event))
+        let entry = self.next.take().or_else(|| self.heap.pop())?;
+        Some((entry.at(), entry.event))
     }
 }
 

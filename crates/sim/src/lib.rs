@@ -26,6 +26,7 @@ pub mod scenario;
 mod adaptation;
 mod distribution;
 mod events;
+mod fifo;
 mod nic;
 mod outcome;
 mod random;

@@ -6,9 +6,14 @@
 
 use std::collections::VecDeque;
 
+use hdrhistogram::Histogram;
+
 use crate::adaptation::Adaptation;
 use crate::profile::{Nic, RxTimer};
 use crate::random::Random;
+
+/// Packets that waited longer count as this long: 200 s.
+const LONGEST_WAIT_NS: u64 = 200_000_000_000;
 
 /// A received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +50,10 @@ pub(crate) struct Moderation {
 
 #[derive(Debug)]
 pub(crate) struct RxQueue {
-    pub(crate) ring: VecDeque<Packet>,
+    /// Packets, each with the time of its arrival.
+    pub(crate) ring: VecDeque<(u64, Packet)>,
+    /// How long packets waited in the ring, in nanoseconds.
+    pub(crate) waits: Histogram<u64>,
     capacity: usize,
     pub(crate) masked: bool,
     rx_timer: RxTimer,
@@ -73,6 +81,7 @@ impl RxQueue {
         };
         Self {
             ring: VecDeque::new(),
+            waits: Histogram::new_with_bounds(1, LONGEST_WAIT_NS, 2).expect("two digits are allowed"),
             capacity: nic.ring_packets,
             masked: true,
             rx_timer: nic.rx_timer,
@@ -89,6 +98,17 @@ impl RxQueue {
         }
     }
 
+    /// A poll takes up to so many packets; how many it gets.
+    #[inline]
+    pub(crate) fn take(&mut self, now: u64, most: usize, packets: &mut Vec<Packet>) -> usize {
+        let count = self.ring.len().min(most);
+        for (at, packet) in self.ring.drain(..count) {
+            self.waits.saturating_record(now - at);
+            packets.push(packet);
+        }
+        count
+    }
+
     /// How many packets the ring still takes.
     pub(crate) fn room(&self) -> usize {
         self.capacity - self.ring.len()
@@ -101,9 +121,9 @@ impl RxQueue {
             return Arrival::Dropped;
         }
         for _ in 0..count {
-            self.ring.push_back(before);
+            self.ring.push_back((now, before));
         }
-        self.ring.push_back(last);
+        self.ring.push_back((now, last));
         self.received += u64::from(count) + 1;
         if self.masked {
             return Arrival::Quiet;

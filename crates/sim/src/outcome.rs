@@ -39,6 +39,11 @@ pub struct Outcome {
     pub waits_per_query: f64,
     /// Events per call that had any.
     pub events_per_wait: f64,
+    /// 99th percentile of the time that packets waited in a receive ring until a poll took them: what a mode adds to the
+    /// latency of whatever else arrives on the same queue.
+    pub ring_wait_p99_us: f64,
+    /// The longest such wait.
+    pub ring_wait_max_us: f64,
     /// Packets that rings dropped.
     pub drops: u64,
     /// Requests sent, answered and outstanding since the beginning of the run, warm-up included.
@@ -47,6 +52,9 @@ pub struct Outcome {
     pub answers: u64,
     /// See [`Self::requests`].
     pub outstanding: u64,
+    /// Requests of an open loop that waited too long for their connection (the profile's `client.skip_ns`) and were never
+    /// sent; not among [`Self::requests`].
+    pub skipped: u64,
     /// Packets received and sent in the whole run.
     pub packets: u64,
 }

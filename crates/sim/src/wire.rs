@@ -83,7 +83,8 @@ impl Framing {
 pub(crate) struct Wire {
     /// When it has carried everything so far, in picoseconds.
     free_at_ps: u64,
-    mbits_per_s: u64,
+    /// For one byte, in units of 2^-32 picoseconds.
+    byte_ps: u64,
     /// A shorter queue than this is part of the profile's times already.
     tolerance_ns: u64,
     /// The part of the time for carrying that is in the profile's times already, in nanoseconds.
@@ -94,13 +95,14 @@ impl Wire {
     /// `usual_bytes`: the message whose time on the wire is part of the profile's times. With `tolerance_ns`, waiting for
     /// the wire up to that is so too.
     pub(crate) fn new(nic: &Nic, usual_bytes: u64, tolerance_ns: u64) -> Self {
-        let mut wire = Self { free_at_ps: 0, mbits_per_s: nic.wire_mbits_per_s, tolerance_ns, included_ns: 0 };
+        let byte_ps = (8_000_000 << 32) / nic.wire_mbits_per_s;
+        let mut wire = Self { free_at_ps: 0, byte_ps, tolerance_ns, included_ns: 0 };
         wire.included_ns = wire.picoseconds(usual_bytes) / 1_000;
         wire
     }
 
     fn picoseconds(&self, bytes: u64) -> u64 {
-        bytes * 8_000_000 / self.mbits_per_s
+        ((u128::from(bytes) * u128::from(self.byte_ps)) >> 32) as u64
     }
 
     /// Carries something from now on; how long it takes beyond the profile's times.

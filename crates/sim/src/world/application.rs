@@ -22,7 +22,7 @@ impl World<'_> {
             }
         };
         if let (Some(_), Some(copy)) = (&self.scenario.sizes, profile.server.kilobyte) {
-            let bytes = flight.request_bytes + flight.response_bytes;
+            let bytes = u64::from(flight.request_bytes) + u64::from(flight.response_bytes);
             let part = |figure: u64| figure * bytes / 1_024;
             cost = cost + Cost { instructions: part(copy.instructions), stall_cycles: part(copy.stall_cycles) };
         }

@@ -1,7 +1,5 @@
 //! Clients: connections with requests outstanding, in an open or a closed loop, and what an answer means to them.
 
-use std::collections::VecDeque;
-
 use hdrhistogram::Histogram;
 
 use super::World;
@@ -10,6 +8,7 @@ use super::reply::Download;
 use super::request::Upload;
 use crate::distribution::Sampler;
 use crate::events::Event;
+use crate::fifo::Fifo;
 use crate::profile::Profile;
 use crate::random::Random;
 use crate::scenario::{Load, Responder, Scenario};
@@ -27,11 +26,11 @@ pub(super) struct Flight {
     pub(super) segments: u32,
     /// What the application takes (scenarios with a service time).
     pub(super) service_ns: u64,
-    /// What a device takes after it.
-    pub(super) device_ns: u64,
+    /// What a device takes after it; then, when the device is done.
+    device: u64,
     /// Without headers (scenarios with sizes).
-    pub(super) request_bytes: u64,
-    pub(super) response_bytes: u64,
+    pub(super) request_bytes: u32,
+    pub(super) response_bytes: u32,
 }
 
 #[derive(Debug, Default)]
@@ -49,14 +48,12 @@ pub(super) struct Connection {
     answered: bool,
     /// When the client has the last answer so far; none overtakes another.
     answered_at: u64,
-    /// When the device has done what was asked last.
-    device_until: u64,
     /// Requests under way, oldest first.
-    pub(super) flights: VecDeque<Flight>,
+    pub(super) flights: Fifo<Flight>,
     /// When requests could be sent, because an answer came: one for every request that is not outstanding.
-    free: VecDeque<u64>,
+    free: Fifo<u64>,
     /// When the requests that wait for the connection were due.
-    due: VecDeque<u64>,
+    due: Fifo<u64>,
     /// Requests of several segments, once there was one.
     pub(super) upload: Option<Box<Upload>>,
     /// Answers of several segments, once there was one.
@@ -106,12 +103,12 @@ impl Clients {
     pub(super) fn new(profile: &Profile, scenario: &Scenario) -> Self {
         let mut hashing = Random::new(scenario.seed, 1);
         let queues = u64::from(scenario.queues);
-        let free = match scenario.load {
-            Load::Open(_) => vec![0; scenario.outstanding as usize],
-            Load::Closed => Vec::new(),
-        };
+        let mut free = Fifo::default();
+        if scenario.load != Load::Closed {
+            (0..scenario.outstanding).for_each(|_| free.push(0));
+        }
         let connection =
-            |_| Connection { queue: hashing.below(queues) as u32, free: free.clone().into(), ..Connection::default() };
+            |_| Connection { queue: hashing.below(queues) as u32, free: free.clone(), ..Connection::default() };
         let client = &profile.client;
         let tolerance_ns = if scenario.sizes.is_none() { USUAL_WAIT_NS } else { 0 };
         let wire = |usual_bytes| Wire::new(&profile.nic, usual_bytes, tolerance_ns);
@@ -162,29 +159,32 @@ impl Clients {
     /// The oldest request of a connection that the application is not done with.
     pub(super) fn unserved(&self, conn: u32) -> &Flight {
         let connection = &self.connections[conn as usize];
-        &connection.flights[connection.served as usize]
+        connection.flights.get(connection.served as usize).expect("what is served was asked")
     }
 
     /// The application is done with a request and the device begins: when it will be done, in the order of the requests.
     pub(super) fn start_device(&mut self, conn: u32, now: u64) -> u64 {
         let connection = &mut self.connections[conn as usize];
-        let device_ns = connection.flights[connection.served as usize].device_ns;
+        let index = connection.served as usize;
+        let before =
+            index.checked_sub(1).and_then(|index| connection.flights.get(index)).map_or(0, |flight| flight.device);
+        let flight = connection.flights.get_mut(index).expect("what is served was asked");
+        flight.device = before.max(now + flight.device);
         connection.served += 1;
-        connection.device_until = connection.device_until.max(now + device_ns);
-        connection.device_until
+        flight.device
     }
 
     /// A request, as it is sent, and its size.
     pub(super) fn new_flight(&mut self, sent_at: u64, back_to_back: bool) -> (Flight, Message) {
         let mut flight = Flight { sent_at, back_to_back, segments: 1, ..Flight::default() };
         flight.service_ns = draw(&mut self.draws.service);
-        flight.device_ns = draw(&mut self.draws.device);
+        flight.device = draw(&mut self.draws.device);
         if self.draws.request.is_none() {
             return (flight, self.usual.0);
         }
-        flight.request_bytes = draw(&mut self.draws.request).max(1);
-        flight.response_bytes = draw(&mut self.draws.response).max(1);
-        let message = self.framing.message(flight.request_bytes);
+        flight.request_bytes = draw(&mut self.draws.request).max(1) as u32;
+        flight.response_bytes = draw(&mut self.draws.response).max(1) as u32;
+        let message = self.framing.message(flight.request_bytes.into());
         flight.segments = message.segments;
         (flight, message)
     }
@@ -196,7 +196,7 @@ impl Clients {
 
     /// The size of the answer to a request.
     pub(super) fn answer_message(&self, flight: &Flight) -> Message {
-        if self.draws.response.is_none() { self.usual.1 } else { self.framing.message(flight.response_bytes) }
+        if self.draws.response.is_none() { self.usual.1 } else { self.framing.message(flight.response_bytes.into()) }
     }
 
     /// The answer to the oldest request of a connection is sent.
@@ -204,7 +204,7 @@ impl Clients {
         let connection = &mut self.connections[conn as usize];
         connection.delivered -= 1;
         connection.served = connection.served.saturating_sub(1);
-        connection.flights.pop_front().expect("what is answered was asked")
+        connection.flights.pop().expect("what is answered was asked")
     }
 
     /// How long an answer takes from the server's NIC to the client's measurement, beyond the minimum.
@@ -261,8 +261,8 @@ impl World<'_> {
         let conn = self.clients.arrivals.below(count) as u32;
         let due = self.now.saturating_sub(way);
         let connection = &mut self.clients.connections[conn as usize];
-        match connection.free.pop_front() {
-            None => connection.due.push_back(due),
+        match connection.free.pop() {
+            None => connection.due.push(due),
             Some(at) if at > due => self.events.push(at + way, Event::Request { conn, back_to_back: true }),
             Some(_) => self.send_request(conn, false),
         }
@@ -276,10 +276,10 @@ impl World<'_> {
         connection.queue ^= 1;
         connection.delivered = 0;
         connection.served = 0;
-        let sent_at = connection.flights[0].sent_at;
-        connection.flights[0] = flight;
+        let current = connection.flights.get_mut(0).expect("a round trip is under way");
+        let sent_at = std::mem::replace(current, flight).sent_at;
         if from != 0 {
-            connection.flights[0].sent_at = sent_at;
+            current.sent_at = sent_at;
         } else if std::mem::replace(&mut connection.answered, true) {
             self.clients.latency.record(self.now - sent_at).expect("a resizing histogram takes everything");
             self.clients.answers += 1;
@@ -330,18 +330,18 @@ impl World<'_> {
         clients.latency.record(free_at - flight.sent_at).expect("a resizing histogram takes everything");
         clients.answers += 1;
         self.counts.answers += 1;
-        while connection.due.front().is_some_and(|due| due + profile.client.skip_ns < free_at) {
-            connection.due.pop_front();
+        while connection.due.first().is_some_and(|due| due + profile.client.skip_ns < free_at) {
+            connection.due.pop();
             clients.skipped += 1;
         }
         if clients.process.is_none() {
             let back_to_back = clients.draws.think.is_none();
             let at = free_at + draw(&mut clients.draws.think);
             self.events.push(at + way, Event::Request { conn, back_to_back });
-        } else if connection.due.pop_front().is_some() {
+        } else if connection.due.pop().is_some() {
             self.events.push(free_at + way, Event::Request { conn, back_to_back: true });
         } else {
-            connection.free.push_back(free_at);
+            connection.free.push(free_at);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What is counted, and the figures made of it.
 
+use hdrhistogram::Histogram;
+
 use super::World;
 use super::cpu::Level;
 use crate::outcome::Outcome;
@@ -30,6 +32,15 @@ impl Counts {
 }
 
 impl World<'_> {
+    /// How long packets waited in the rings.
+    fn ring_waits(&self) -> Histogram<u64> {
+        let mut waits = self.queues[0].rx.waits.clone();
+        for queue in &self.queues[1..] {
+            waits.add(&queue.rx.waits).expect("all have the same bounds");
+        }
+        waits
+    }
+
     pub(super) fn outcome(self) -> Outcome {
         let ns = self.scenario.duration.as_nanos() as f64;
         let cpu_ns = ns * self.cpus.len() as f64;
@@ -41,6 +52,7 @@ impl World<'_> {
         let busy = spent(Level::Thread) + spent(Level::Soft) + spent(Level::Hard);
         let latency = &self.clients.latency;
         let percentile = |q: f64| latency.value_at_quantile(q) as f64 / 1e3;
+        let waits = self.ring_waits();
         Outcome {
             qps: counts.answers as f64 * 1e9 / ns,
             avg_us: latency.mean() / 1e3,
@@ -62,10 +74,13 @@ impl World<'_> {
             empty_polls_percent: 100.0 * ratio(counts.empty_polls, counts.polls),
             waits_per_query: per_query(counts.waits),
             events_per_wait: ratio(counts.events, counts.deliveries),
+            ring_wait_p99_us: waits.value_at_quantile(0.99) as f64 / 1e3,
+            ring_wait_max_us: waits.max() as f64 / 1e3,
             drops: counts.drops,
             requests: self.clients.requests,
             answers: self.clients.answers,
             outstanding: self.clients.outstanding(),
+            skipped: self.clients.skipped,
             packets: counts.packets_before + counts.packets(),
         }
     }

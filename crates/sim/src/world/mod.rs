@@ -206,6 +206,9 @@ impl<'a> World<'a> {
         self.counts =
             Counts { packets_before: self.counts.packets_before + self.counts.packets(), ..Counts::default() };
         self.clients.latency.reset();
+        for queue in &mut self.queues {
+            queue.rx.waits.reset();
+        }
     }
 
     /// A packet reaches the NIC, behind `count` others. False: the ring has no room for all of them, and took none.

@@ -55,10 +55,14 @@ impl Queue {
 
 /// What it costs to take these packets up to their sockets.
 fn packets_cost(profile: &Profile, packets: &[Packet], disturbing: bool) -> Cost {
-    let count = |wanted: fn(&Packet) -> bool| packets.iter().filter(|packet| wanted(packet)).count() as u64;
-    let data = count(|packet| matches!(packet, Packet::Data { .. }));
-    let segments = count(|packet| matches!(packet, Packet::Segment));
-    let acks = packets.len() as u64 - data - segments;
+    let (mut data, mut segments, mut acks) = (0, 0, 0);
+    for packet in packets {
+        match packet {
+            Packet::Data { .. } => data += 1,
+            Packet::Segment => segments += 1,
+            Packet::Ack | Packet::Window { .. } => acks += 1,
+        }
+    }
     let costs = &profile.softirq;
     let mut cost = costs.request.times(data) + costs.ack.times(acks);
     if segments > 0 {
@@ -184,10 +188,9 @@ impl World<'_> {
     fn take_packets(&mut self, queue: usize) -> Cost {
         let profile = self.profile;
         let state = &mut self.queues[queue];
-        let count = state.rx.ring.len().min(usize::from(state.budget - state.work));
-        state.work += count as u16;
         state.batch.clear();
-        state.batch.extend(state.rx.ring.drain(..count));
+        let count = state.rx.take(self.now, usize::from(state.budget - state.work), &mut state.batch);
+        state.work += count as u16;
         packets_cost(profile, &state.batch, state.disturbing)
     }
 

@@ -29,7 +29,7 @@ impl World<'_> {
         clients.requests += 1;
         let (flight, message) = clients.new_flight(sent_at, back_to_back);
         let connection = &mut clients.connections[conn as usize];
-        connection.flights.push_back(flight);
+        connection.flights.push(flight);
         if message.segments > 1 || connection.upload.is_some() {
             return self.add_to_upload(conn, message);
         }
@@ -98,7 +98,7 @@ impl World<'_> {
         let clients = &mut self.clients;
         let connection = &mut clients.connections[conn as usize];
         connection.lost -= segments;
-        let bytes = match connection.flights.front() {
+        let bytes = match connection.flights.first() {
             Some(flight) if flight.request_bytes > 0 => clients.framing.full_bytes() * u64::from(segments),
             _ => self.profile.client.request_bytes,
         };
