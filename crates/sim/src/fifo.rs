@@ -3,6 +3,10 @@
 use std::collections::VecDeque;
 
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::box_collection,
+    reason = "a pointer for what is hardly ever there, where millions of connections have one"
+)]
 pub(crate) struct Fifo<T> {
     /// There is one whenever there is anything.
     first: Option<T>,

@@ -92,7 +92,8 @@ pub fn fit(text: &str, options: &Options, progress: &mut dyn FnMut(usize, f64)) 
     Profile::parse("profile", text)?;
     let document: DocumentMut = text.parse().expect("a profile that was read is TOML");
     let study = IrqSuspension::new().fitted_rows();
-    let start: Vec<f64> = PARAMETERS.iter().map(|parameter| figure(&document, parameter.key).max(1.0).ln()).collect();
+    let start: Vec<f64> =
+        PARAMETERS.iter().map(|parameter| libm::log(figure(&document, parameter.key).max(1.0))).collect();
     let before = cost(&study, &document, &start, options);
     let mut best = (before, start.clone());
     let mut tried = 0;
@@ -132,11 +133,11 @@ fn cost(study: &IrqSuspension, document: &DocumentMut, figures: &[f64], options:
 
 impl Parameter {
     fn clamp(&self, x: f64) -> f64 {
-        x.exp().clamp(self.low, self.high)
+        libm::exp(x).clamp(self.low, self.high)
     }
 
     fn overshoot(&self, x: f64) -> f64 {
-        (self.low.ln() - x).max(0.0) + (x - self.high.ln()).max(0.0)
+        (libm::log(self.low) - x).max(0.0) + (x - libm::log(self.high)).max(0.0)
     }
 }
 
@@ -158,7 +159,7 @@ fn row_cost(row: &Row) -> f64 {
     let mut sum = 0.0;
     if saturated && let Some(qps) = row.figures.get("qps").and_then(|f| Some((f.published?, f.predicted))) {
         let good = if row.load == "MAX" { 0.004 } else { 0.04 };
-        sum += huber((qps.1 / qps.0).ln() / good);
+        sum += huber(libm::log(qps.1 / qps.0) / good);
     }
     for (column, good) in GOOD {
         let Some(figure) = row.figures.get(column) else { continue };
@@ -166,7 +167,7 @@ fn row_cost(row: &Row) -> f64 {
         let error = if column.ends_with("_percent") {
             figure.predicted - published
         } else if published > 0.01 {
-            (figure.predicted.max(1e-6) / published).ln()
+            libm::log(figure.predicted.max(1e-6) / published)
         } else {
             continue;
         };

@@ -1,8 +1,11 @@
 //! Host profiles: what every operation costs on a machine, in TOML.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+
+pub use crate::input::InputError;
+use crate::input::{check_limits, read};
 
 /// The price of an operation on an undisturbed processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -261,44 +264,6 @@ pub struct Client {
     pub segments_per_ack: u32,
 }
 
-/// Why a profile or a scenario cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum InputError {
-    /// The file cannot be read.
-    #[error("cannot read {path}: {source}", path = .path.display())]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// The text is no TOML, or has keys or values that are not allowed; the message has the line.
-    #[error("{name}: {source}")]
-    Parse {
-        /// Which file.
-        name: String,
-        /// What, where, what is allowed.
-        source: Box<toml::de::Error>,
-    },
-    /// A value that cannot be.
-    #[error("{key} = {value} cannot be: {allowed}")]
-    Value {
-        /// The key, with its section.
-        key: &'static str,
-        /// What it was.
-        value: String,
-        /// What is allowed.
-        allowed: &'static str,
-    },
-    /// Busy polling is set to what cannot be.
-    #[error(transparent)]
-    Settings(#[from] abey_delivery::SettingsError),
-    /// There is no profile of this name.
-    #[error("there is no profile `{0}`: the shipped ones are {shipped}; or give the path of a TOML file", shipped = Profile::SHIPPED.map(|(name, _)| name).join(", "))]
-    Unknown(String),
-}
-
 const fn default_mtu() -> u64 {
     1_500
 }
@@ -326,9 +291,7 @@ impl Profile {
         if !name.ends_with(".toml") {
             return Err(InputError::Unknown(name.to_owned()));
         }
-        let text = std::fs::read_to_string(name)
-            .map_err(|source| InputError::Read { path: Path::new(name).to_owned(), source })?;
-        Self::parse(name, &text)
+        Self::parse(name, &read(Path::new(name))?)
     }
 
     /// A profile from its text; `name` is for messages.
@@ -336,9 +299,8 @@ impl Profile {
     /// # Errors
     /// If it has keys or values that are not allowed.
     pub fn parse(name: &str, text: &str) -> Result<Self, InputError> {
-        let profile: Self = toml::from_str(text)
-            .map_err(|source| InputError::Parse { name: name.to_owned(), source: Box::new(source) })?;
-        profile.validate()?;
+        let profile: Self = toml::from_str(text).map_err(|error| InputError::parse(name, text, &error))?;
+        check_limits(text).and_then(|()| profile.validate()).map_err(|error| error.at(name, text))?;
         Ok(profile)
     }
 

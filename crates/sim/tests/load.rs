@@ -1,7 +1,7 @@
 //! What clients ask for: service times, sizes, the wire, and that nothing of it gets lost.
 
 use abey_delivery::{Mode, Nanos};
-use abey_sim::{Arrivals, Delay, Load, Outcome, Profile, Scenario, Size, Sizes, run};
+use abey_sim::{Arrivals, Delay, Load, NicSettings, Outcome, Profile, Responder, Scenario, Size, Sizes, run};
 use proptest::prelude::*;
 
 const PROFILE: &str = include_str!("round.toml");
@@ -153,7 +153,7 @@ fn more_than_the_wire_carries_in_either_direction_is_refused() {
     for (sizes, part) in [(fixed(10_000, 100), "requests"), (fixed(100, 10_000), "answers")] {
         let run = Scenario { sizes, ..scenario("base", Load::Open(1.3e6), 10) };
         let error = abey_sim::run(&profile(), &run).expect_err("too much").to_string();
-        assert!(error.contains("the wire does not carry") && error.contains(part), "{error}");
+        assert!(error.contains("the wire carries at most") && error.contains(part), "{error}");
     }
 }
 
@@ -265,7 +265,70 @@ proptest! {
         profile.nic.ring_packets = ring;
         match abey_sim::run(&profile, &scenario) {
             Ok(outcome) => prop_assert_eq!(outcome.requests, outcome.answers + outcome.outstanding),
-            Err(error) => prop_assert!(error.to_string().contains("the wire does not carry"), "{}", error),
+            Err(error) => prop_assert!(error.to_string().contains("the wire carries at most"), "{}", error),
         }
     }
+}
+
+#[test]
+fn packets_wait_in_the_ring_as_long_as_the_mode_lets_them() {
+    let at = |mode| {
+        let mut run = Scenario { connections: 5_000, ..scenario(mode, Load::Open(20e3), 300) };
+        run.nic = NicSettings { adaptive: Some(false), rx_usecs: Some(0), ..NicSettings::default() };
+        let outcome = run_valid(&run);
+        assert!(outcome.ring_wait_p99_us <= outcome.ring_wait_max_us, "{mode}: {outcome:?}");
+        outcome
+    };
+    let (base, defer, busy) = (at("base"), at("defer200"), at("fullbusy"));
+    assert!(base.ring_wait_p99_us < 20.0, "{base:?}");
+    assert!((190.0..220.0).contains(&defer.ring_wait_max_us), "up to the timer: {}", defer.ring_wait_max_us);
+    assert!((150.0..220.0).contains(&defer.ring_wait_p99_us), "most wait for the timer: {}", defer.ring_wait_p99_us);
+    assert!(busy.ring_wait_p99_us < defer.ring_wait_p99_us / 4.0, "{busy:?}");
+    // Whoever serves for long while interrupts are suspended leaves new packets in the ring.
+    let slow = Scenario {
+        service: Some(Delay::Constant(Nanos::from_micros(300))),
+        ..scenario("suspend20", Load::Open(3e3), 300)
+    };
+    let suspended = run_valid(&slow);
+    assert!(suspended.ring_wait_max_us > 500.0, "{suspended:?}");
+    assert!(suspended.ring_wait_max_us < 20_100.0, "irq-suspend-timeout: {suspended:?}");
+}
+
+#[test]
+fn settings_of_the_nic_replace_the_profiles() {
+    let at = |nic| {
+        let run = Scenario { nic, ..scenario("base", Load::Open(20e3), 200) };
+        run_valid(&run)
+    };
+    let fixed = |rx_usecs, rx_frames| NicSettings {
+        adaptive: Some(false),
+        rx_usecs: Some(rx_usecs),
+        rx_frames: Some(rx_frames),
+        ring_packets: None,
+    };
+    let (at_once, moderated) = (at(fixed(0, 1)), at(fixed(200, 1_000)));
+    assert!(at_once.interrupts_per_query > 2.0 * moderated.interrupts_per_query);
+    assert!(at_once.avg_us + 20.0 < moderated.avg_us, "{} and {}", at_once.avg_us, moderated.avg_us);
+    assert!(at(NicSettings { ring_packets: Some(2), ..fixed(200, 1_000) }).drops > 0);
+}
+
+#[test]
+fn a_receive_that_polls_its_queue_answers_sooner_than_one_that_sleeps() {
+    let at = |mode| {
+        let run = Scenario {
+            responder: Responder::Receive,
+            connections: 200,
+            queues: 2,
+            check: true,
+            ..scenario(mode, Load::Open(30e3), 100)
+        };
+        let outcome = run_valid(&run);
+        conserved(&outcome);
+        assert!((outcome.qps / 30e3 - 1.0).abs() < 0.05, "{mode}: {}", outcome.qps);
+        outcome
+    };
+    let (base, busy) = (at("base"), at("sockbusy100"));
+    assert!(busy.avg_us + 3.0 < base.avg_us, "{} and {}", busy.avg_us, base.avg_us);
+    assert!(busy.cpu_percent > base.cpu_percent && busy.interrupts_per_query < base.interrupts_per_query);
+    assert!((base.events_per_wait - 1.0).abs() < 1e-9, "one datagram a receive");
 }

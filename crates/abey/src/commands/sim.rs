@@ -122,11 +122,9 @@ fn run_reference(reference: Reference, args: &Args) -> Result<ExitCode, Failure>
 
 fn run_scenario(path: &Path, args: &Args) -> Result<ExitCode, Failure> {
     let file = ScenarioFile::load(path).map_err(input)?;
-    let profile = Profile::load(&file.profile).map_err(input)?;
+    let profile = file.load_profile().map_err(input)?;
+    file.validate(&profile).map_err(input)?;
     let scenarios = file.scenarios();
-    for scenario in &scenarios {
-        scenario.validate(&profile).map_err(input)?;
-    }
     let rows = match &args.trace {
         Some(trace) => vec![traced(&profile, &scenarios, trace)?],
         None => {

@@ -4,9 +4,10 @@ use abey_delivery::{Mode, ModeSettings, Nanos};
 use serde::Deserialize;
 
 use super::parse::{arrivals, delay, load, modes, size, span};
-use super::{Arrivals, CONNECTIONS_PER_QUEUE, Load, Scenario, Sizes};
+use super::{Arrivals, CONNECTIONS_PER_QUEUE, Load, NicSettings, Responder, Scenario, Sizes};
 use crate::distribution::{Delay, Size};
-use crate::profile::InputError;
+use crate::input::{InputError, read};
+use crate::profile::Profile;
 
 /// A user's scenario, as a TOML file: one run, or one for each of several modes.
 ///
@@ -74,6 +75,19 @@ pub struct ScenarioFile {
     /// Delivery exactly as in Linux; the core's own way unless given.
     #[serde(default)]
     linux: bool,
+    /// Settings of the NIC that differ from the profile's.
+    #[serde(default)]
+    nic: NicSettings,
+    /// Who answers: `"event-loop"` (unless given), `"receive"` (a thread per queue that blocks in a receive, as a datagram
+    /// server does) or `"stack"` (the network stack itself, as it answers pings).
+    #[serde(default)]
+    server: Responder,
+    /// The file's name, for messages.
+    #[serde(skip)]
+    name: String,
+    /// What is in it.
+    #[serde(skip)]
+    text: String,
 }
 
 /// `[sizes]`: bytes without headers.
@@ -96,7 +110,8 @@ impl ScenarioFile {
     /// # Errors
     /// If it has keys or values that are not allowed; the message has the line.
     pub fn parse(name: &str, text: &str) -> Result<Self, InputError> {
-        toml::from_str(text).map_err(|source| InputError::Parse { name: name.to_owned(), source: Box::new(source) })
+        let file: Self = toml::from_str(text).map_err(|error| InputError::parse(name, text, &error))?;
+        Ok(Self { name: name.to_owned(), text: text.to_owned(), ..file })
     }
 
     /// Reads a scenario from a file.
@@ -104,9 +119,27 @@ impl ScenarioFile {
     /// # Errors
     /// As [`Self::parse`], and if the file cannot be read.
     pub fn load(path: &std::path::Path) -> Result<Self, InputError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| InputError::Read { path: path.to_owned(), source })?;
-        Self::parse(&path.display().to_string(), &text)
+        Self::parse(&path.display().to_string(), &read(path)?)
+    }
+
+    /// The profile that it names.
+    ///
+    /// # Errors
+    /// As [`Profile::load`]; the message has the line, if the profile was named in the file.
+    pub fn load_profile(&self) -> Result<Profile, InputError> {
+        Profile::load(&self.profile).map_err(|error| match error {
+            InputError::Unknown(_) | InputError::Read { .. } => error.at(&self.name, &self.text),
+            _ => error,
+        })
+    }
+
+    /// Checks that all its scenarios can be.
+    ///
+    /// # Errors
+    /// The first thing that cannot; the message has the line.
+    pub fn validate(&self, profile: &Profile) -> Result<(), InputError> {
+        let mut scenarios = self.scenarios().into_iter();
+        scenarios.try_for_each(|scenario| scenario.validate(profile)).map_err(|error| error.at(&self.name, &self.text))
     }
 
     /// One scenario for each mode.
@@ -118,6 +151,8 @@ impl ScenarioFile {
     fn scenario(&self, mode: Mode, settings: ModeSettings) -> Scenario {
         Scenario {
             settings,
+            responder: self.server,
+            nic: self.nic,
             queues: self.queues,
             connections: self.connections.unwrap_or(self.queues.saturating_mul(CONNECTIONS_PER_QUEUE)),
             outstanding: self.outstanding,

@@ -1,9 +1,12 @@
 //! Scenarios: who sends what to whom, under which mode.
 
-use abey_delivery::{Mode, ModeSettings, Nanos};
+use std::borrow::Cow;
+
+use abey_delivery::{Mode, ModeSettings, Nanos, PollContext};
+use serde::Deserialize;
 
 use crate::distribution::{Delay, Size};
-use crate::profile::{InputError, Profile};
+use crate::profile::{Cost, InputError, Profile};
 use crate::wire::Framing;
 
 mod file;
@@ -30,15 +33,20 @@ impl std::fmt::Display for Load {
 }
 
 /// Who answers requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Responder {
     /// An event-loop server thread per queue.
     #[default]
     EventLoop,
     /// The network stack itself, as it answers pings.
     Stack,
+    /// A server thread per queue that blocks in a receive on one socket, answers, and receives again (a datagram server).
+    /// Nothing acknowledges its answers.
+    Receive,
     /// Two equal hosts, queue 0 and queue 1, whose threads block in a receive and then send to the other (netperf's round
     /// trips). The figures are of both; an answer is a round trip.
+    #[serde(skip)]
     RoundTrip,
 }
 
@@ -62,6 +70,59 @@ pub enum Arrivals {
     },
 }
 
+/// Settings of the NIC that differ from the profile's. `[nic]` in a scenario file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicSettings {
+    /// Moderation adapts itself to the traffic.
+    pub adaptive: Option<bool>,
+    /// An interrupt waits this long, in microseconds (0: not at all).
+    pub rx_usecs: Option<u64>,
+    /// An interrupt comes at once after this many packets.
+    pub rx_frames: Option<u32>,
+    /// Size of a receive ring, in packets.
+    pub ring_packets: Option<u32>,
+}
+
+impl NicSettings {
+    fn validate(&self, profile: &Profile) -> Result<(), InputError> {
+        let wrong = |key, value: String, allowed| Err(InputError::Value { key, value, allowed });
+        let adaptive = self.adaptive.unwrap_or(profile.nic.adaptive);
+        let ignored = "moderation that adapts itself ignores it: add adaptive = false";
+        match (self.rx_usecs, self.rx_frames) {
+            (Some(usecs), _) if adaptive => return wrong("nic.rx_usecs", usecs.to_string(), ignored),
+            (_, Some(frames)) if adaptive => return wrong("nic.rx_frames", frames.to_string(), ignored),
+            (Some(usecs), _) if usecs > 1_000_000 => {
+                return wrong("nic.rx_usecs", usecs.to_string(), "an interrupt waits at most 1000000 us");
+            }
+            (_, Some(frames)) if !(1..=1_000_000).contains(&frames) => {
+                return wrong("nic.rx_frames", frames.to_string(), "an interrupt comes after 1 to 1000000 packets");
+            }
+            _ => {}
+        }
+        match self.ring_packets {
+            Some(packets) if !(1..=1_000_000).contains(&packets) => {
+                wrong("nic.ring_packets", packets.to_string(), "a ring holds 1 to 1000000 packets")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The host with these settings.
+    pub(crate) fn apply<'a>(&self, profile: &'a Profile) -> Cow<'a, Profile> {
+        if *self == Self::default() {
+            return Cow::Borrowed(profile);
+        }
+        let mut host = profile.clone();
+        let nic = &mut host.nic;
+        nic.adaptive = self.adaptive.unwrap_or(nic.adaptive);
+        nic.rx_usecs = self.rx_usecs.unwrap_or(nic.rx_usecs);
+        nic.rx_frames = self.rx_frames.unwrap_or(nic.rx_frames);
+        nic.ring_packets = self.ring_packets.map_or(nic.ring_packets, |packets| packets as usize);
+        Cow::Owned(host)
+    }
+}
+
 /// How large messages are, in bytes without headers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sizes {
@@ -70,6 +131,9 @@ pub struct Sizes {
     /// Answers.
     pub response: Size,
 }
+
+/// The longest run, in virtual time.
+const LONGEST: Nanos = Nanos::from_millis(3_600_000);
 
 /// One run: a server with `queues` receive queues, each with its interrupt, its CPU and its event-loop thread.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,6 +165,8 @@ pub struct Scenario {
     /// How large requests and answers are. Unless given they are one packet each, of the profile's bytes, whose time on the
     /// wire is part of the profile's `client.base_ns`; they wait for the wire only if it is more than a microsecond behind.
     pub sizes: Option<Sizes>,
+    /// Settings of the NIC that differ from the profile's.
+    pub nic: NicSettings,
     /// How long to simulate before counting.
     pub warmup: Nanos,
     /// How long to count.
@@ -129,6 +195,7 @@ impl Scenario {
             service: None,
             device: None,
             sizes: None,
+            nic: NicSettings::default(),
             warmup: Nanos::from_millis(50),
             duration: Nanos::from_millis(500),
             seed: 1,
@@ -149,10 +216,17 @@ impl Scenario {
         if self.connections == 0 || self.connections > 10_000_000 {
             return wrong("connections", self.connections.to_string(), "clients open 1 to 10000000 connections");
         }
-        if self.settings.socket_busy_poll.is_some() && self.responder != Responder::RoundTrip {
-            let allowed = "an event loop does not block in a receive: choose napibusy or fullbusy, or round trips";
+        let receives = matches!(self.responder, Responder::RoundTrip | Responder::Receive);
+        if self.settings.socket_busy_poll.is_some() && !receives {
+            let allowed =
+                "an event loop does not block in a receive: add server = \"receive\", or choose napibusy or fullbusy";
             return wrong("modes", self.mode.to_string(), allowed);
         }
+        if self.settings.epoll.is_some() && self.responder != Responder::EventLoop {
+            let allowed = "only an event loop has an epoll context that busy polls: leave out `server`";
+            return wrong("modes", self.mode.to_string(), allowed);
+        }
+        self.nic.validate(profile)?;
         if let Some(epoll) = self.settings.epoll {
             epoll.validate()?;
         }
@@ -165,9 +239,30 @@ impl Scenario {
         if self.duration.is_zero() {
             return wrong("duration", self.duration.to_string(), "measure for longer than nothing");
         }
+        for (key, span) in [("duration", self.duration), ("warmup", self.warmup)] {
+            if span > LONGEST {
+                return wrong(key, span.to_string(), "a run takes at most an hour of virtual time");
+            }
+        }
+        self.validate_polling(profile)?;
         self.validate_clients()?;
         self.validate_requests()?;
         self.validate_load(profile)
+    }
+
+    /// Whoever polls again and again must take time for it, or virtual time would stand still.
+    fn validate_polling(&self, profile: &Profile) -> Result<(), InputError> {
+        let napi = &self.settings.napi;
+        let spins = self.settings.epoll.is_some()
+            || self.settings.socket_busy_poll.is_some()
+            || napi.context == PollContext::BusyThread
+            || napi.hold.is_some();
+        let nothing = |cost: Cost| cost.instructions == 0 && cost.stall_cycles == 0;
+        if spins && nothing(profile.softirq.poll) {
+            let allowed = "a poll takes at least an instruction in a mode that polls again and again";
+            return Err(InputError::Value { key: "softirq.poll", value: "nothing".to_owned(), allowed });
+        }
+        Ok(())
     }
 
     fn validate_clients(&self) -> Result<(), InputError> {
@@ -240,12 +335,11 @@ impl Scenario {
             return wrong("a rate is above 0 requests per second");
         }
         let (request, response) = self.wire_bytes(profile);
-        let most = |bytes: f64| profile.nic.wire_mbits_per_s as f64 * 1e6 / (bytes.max(1.0) * 8.0);
-        if rate > most(request) {
-            return wrong("the wire does not carry so many requests per second");
-        }
-        if rate > most(response) {
-            return wrong("the wire does not carry so many answers per second");
+        for (what, bytes) in [("requests", request), ("answers", response)] {
+            let most = profile.nic.wire_mbits_per_s as f64 * 1e6 / (bytes.max(1.0) * 8.0);
+            if rate > most {
+                return Err(InputError::WireOverload { load: rate, what, most });
+            }
         }
         Ok(())
     }

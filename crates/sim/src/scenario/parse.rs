@@ -1,7 +1,7 @@
 //! Values of a scenario file: modes, loads, durations and distributions, each with a message that says what is allowed.
 
 use abey_delivery::{Mode, Nanos};
-use serde::de::Error;
+use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{Arrivals, Load};
@@ -16,11 +16,26 @@ pub(super) fn modes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Mode>, D::
 }
 
 pub(super) fn span<'de, D: Deserializer<'de>>(from: D) -> Result<Nanos, D::Error> {
-    String::deserialize(from)?.parse().map_err(D::Error::custom)
+    from.deserialize_str(Expecting("a duration with its unit, such as \"20us\""))?.parse().map_err(D::Error::custom)
+}
+
+/// A text, or a message that says what it should have been.
+struct Expecting(&'static str);
+
+impl Visitor<'_> for Expecting {
+    type Value = String;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
+    }
 }
 
 pub(super) fn load<'de, D: Deserializer<'de>>(from: D) -> Result<Load, D::Error> {
-    let text = String::deserialize(from)?;
+    let text = from.deserialize_str(Expecting("a rate in quotes, such as \"50k\", or \"max\""))?;
     parse_load(&text).ok_or_else(|| {
         D::Error::custom(format!(
             "`{text}` is no load: write a rate such as 500, 50k or 1.2M (requests per second), or max"
@@ -44,7 +59,7 @@ fn parse_load(text: &str) -> Option<Load> {
 
 /// The name of a process, or a table.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "\"poisson\", \"constant\", { bursts = 8 } or { cv = 2.0 }")]
+#[serde(untagged, expecting = "expected \"poisson\", \"constant\", { bursts = 8 } or { cv = 2.0 }")]
 enum ArrivalsValue {
     Name(String),
     Table(toml::Table),
@@ -80,7 +95,7 @@ pub(super) fn arrivals<'de, D: Deserializer<'de>>(from: D) -> Result<Arrivals, D
 
 /// A duration, or a table of a distribution.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "a duration such as \"8us\", or a table with `mean` or `median`")]
+#[serde(untagged, expecting = "expected a duration such as \"8us\", or a table with `mean` or `median`")]
 enum DelayValue {
     Constant(String),
     Table(toml::Table),
@@ -131,7 +146,7 @@ pub(super) fn delay<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Delay>,
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "a number of bytes, a table with `min` and `max` or with `median`, or [[bytes, weight], ...]"
+    expecting = "expected a number of bytes, a table with `min` and `max` or with `median`, or [[bytes, weight], ...]"
 )]
 enum SizeValue {
     Fixed(u64),

@@ -41,9 +41,9 @@ impl Process {
     #[inline]
     pub(super) fn next(&mut self, now: u64, random: &mut Random) -> u64 {
         match &mut self.gaps {
-            Gaps::Random(sampler) => now + sampler.draw(random),
+            Gaps::Random(sampler) => now.saturating_add(sampler.draw(random)),
             Gaps::Constant { gap_ps, next_ps } => {
-                *next_ps += *gap_ps;
+                *next_ps = next_ps.saturating_add(*gap_ps);
                 *next_ps / 1_000
             }
         }

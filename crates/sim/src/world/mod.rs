@@ -61,7 +61,8 @@ pub fn run_traced(profile: &Profile, scenario: &Scenario) -> Result<(Outcome, Tr
 fn simulate(profile: &Profile, scenario: &Scenario, traced: bool) -> Result<(Outcome, Option<Trace>), InputError> {
     profile.validate()?;
     scenario.validate(profile)?;
-    let mut world = World::new(profile, scenario);
+    let host = scenario.nic.apply(profile);
+    let mut world = World::new(&host, scenario);
     if traced {
         world.tracing = Some(Tracing::new(world.cpus.len(), world.queues.len()));
     }
@@ -123,7 +124,7 @@ impl<'a> World<'a> {
             let thread = world.add_thread(Kind::Server(index), index);
             let poller = Poller(index as u32);
             let wait = match scenario.responder {
-                Responder::RoundTrip => Waiter::socket(settings.socket_busy_poll, poller),
+                Responder::RoundTrip | Responder::Receive => Waiter::socket(settings.socket_busy_poll, poller),
                 Responder::EventLoop | Responder::Stack => Waiter::epoll(epoll, settings.epoll, poller),
             };
             world.servers.push(Server::new(thread, wait));

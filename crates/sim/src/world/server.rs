@@ -179,7 +179,9 @@ impl World<'_> {
     }
 
     fn take_events(&mut self, index: usize) {
-        let max = self.profile.server.max_events as usize;
+        // A receive takes one datagram.
+        let receive = self.scenario.responder == Responder::Receive;
+        let max = if receive { 1 } else { self.profile.server.max_events as usize };
         let server = &mut self.servers[index];
         let count = server.ready.len().min(max);
         server.batch.extend(server.ready.drain(..count));

@@ -1,0 +1,112 @@
+//! The same bytes on every machine: complete outcomes of runs that use everything, hashed, beside what they were.
+//!
+//! All that decides an outcome is integer arithmetic, the four operations of IEEE 754, and `libm`'s logarithm, exponential
+//! and cosine, which are code of their own and not the system's. Whoever changes the model or a figure of the test's profile
+//! puts the new constants here; nobody else may have to.
+
+use abey_delivery::{Mode, Nanos};
+use abey_sim::{Arrivals, Delay, Load, Profile, Responder, Scenario, Size, Sizes, run};
+
+fn profile() -> Profile {
+    Profile::parse("round.toml", include_str!("round.toml")).expect("the test's profile is valid")
+}
+
+fn scenario(mode: &str, load: Load) -> Scenario {
+    Scenario {
+        queues: 2,
+        connections: 300,
+        warmup: Nanos::from_millis(5),
+        duration: Nanos::from_millis(30),
+        seed: 11,
+        ..Scenario::new(mode.parse::<Mode>().expect(mode), load)
+    }
+}
+
+/// FNV-1a of the JSON document.
+fn hash(scenario: &Scenario) -> u64 {
+    let mut profile = profile();
+    profile.client.jitter_ns = 3_000;
+    profile.client.late_millionths = 50_000;
+    profile.client.late_ns = 40_000;
+    let outcome = run(&profile, scenario).expect("the scenario is valid");
+    let json = serde_json::to_vec(&outcome).expect("figures are JSON");
+    json.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Whether the source has a logarithm or the like of the system's: those differ from machine to machine.
+#[test]
+fn no_function_of_the_system_decides_anything() {
+    let mut files = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
+    let mut seen = 0;
+    while let Some(path) = files.pop() {
+        if path.is_dir() {
+            files.extend(path.read_dir().expect("the source is here").map(|entry| entry.expect("a file").path()));
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("the source is text");
+        seen += 1;
+        for function in [
+            "ln", "exp", "exp2", "exp_m1", "ln_1p", "log2", "log10", "powf", "sin", "cos", "tan", "tanh", "cbrt",
+            "hypot",
+        ] {
+            let call = format!(".{function}(");
+            assert!(!text.contains(&call), "{} calls f64::{function}: use libm's", path.display());
+        }
+    }
+    assert!(seen > 20, "the source was looked at: {seen} files");
+}
+
+#[test]
+fn outcomes_are_what_they_were() {
+    let micros = Nanos::from_micros;
+    let plain = |mode| scenario(mode, Load::Open(100e3));
+    let sizes = Sizes {
+        request: Size::Quantiles { median: 1_000, p99: 20_000 },
+        response: Size::Weighted(vec![(100, 9.0), (60_000, 1.0)]),
+    };
+    let everything = Scenario {
+        outstanding: 3,
+        arrivals: Arrivals::Bursts(8),
+        service: Some(Delay::Lognormal { mean: micros(6), cv: 1.5 }),
+        device: Some(Delay::Quantiles { median: micros(80), p99: micros(400) }),
+        sizes: Some(sizes.clone()),
+        ..scenario("suspend20", Load::Open(60e3))
+    };
+    let thinking = Scenario {
+        think: Some(Delay::Exponential { mean: micros(900) }),
+        sizes: Some(Sizes {
+            request: Size::Lognormal { median: 200, sigma: 1.0 },
+            response: Size::Uniform { min: 1, max: 9_000 },
+        }),
+        ..scenario("defer50", Load::Closed)
+    };
+    let receiving = Scenario { responder: Responder::Receive, ..scenario("sockbusy50", Load::Open(60e3)) };
+    let gaps = |cv| Scenario { arrivals: Arrivals::Lognormal { cv }, ..plain("fullbusy") };
+    let runs = [
+        ("base", plain("base")),
+        ("suspend20", plain("suspend20")),
+        ("threaded", plain("threaded")),
+        ("hold50", plain("hold50")),
+        ("closed", scenario("defer20", Load::Closed)),
+        ("everything", everything),
+        ("thinking", thinking),
+        ("receiving", receiving),
+        ("constant", Scenario { arrivals: Arrivals::Constant, ..plain("napibusy") }),
+        ("gaps", gaps(2.0)),
+    ];
+    let now: Vec<_> = runs.iter().map(|(name, run)| (*name, hash(run))).collect();
+    assert_eq!(now, KNOWN);
+}
+
+const KNOWN: [(&str, u64); 10] = [
+    ("base", 14_307_685_652_250_180_224),
+    ("suspend20", 6_533_602_838_685_653_444),
+    ("threaded", 636_078_518_731_817_799),
+    ("hold50", 6_496_122_731_657_812_694),
+    ("closed", 838_137_641_758_717_113),
+    ("everything", 11_481_005_880_624_291_557),
+    ("thinking", 12_632_793_637_802_200_681),
+    ("receiving", 11_976_265_607_214_778_341),
+    ("constant", 9_785_324_818_089_159_717),
+    ("gaps", 3_076_138_367_856_650_080),
+];
