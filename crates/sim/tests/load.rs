@@ -80,6 +80,15 @@ fn a_message_takes_its_time_on_the_wire_and_its_segments_in_the_ring() {
 }
 
 #[test]
+fn a_slow_wire_limits_messages_of_the_profiles_sizes_too() {
+    let mut profile = fast_profile();
+    profile.nic.wire_mbits_per_s = 100;
+    let outcome = abey_sim::run(&profile, &scenario("base", Load::Closed, 300)).expect("the scenario is valid");
+    let most = 100e6 / 8.0 / profile.client.response_bytes as f64;
+    assert!((outcome.qps / most - 1.0).abs() < 0.02, "{} of {most}", outcome.qps);
+}
+
+#[test]
 fn jumbo_frames_make_fewer_segments() {
     let mut profile = fast_profile();
     let at = |profile: &Profile| {

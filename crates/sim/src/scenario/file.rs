@@ -16,72 +16,88 @@ use crate::profile::Profile;
 ///     profile = "epyc-7662"
 ///     modes = ["base", "suspend20"]
 ///     load = "400k"
+///     service = { mean = "8us", distribution = "exponential" }
 ///     duration = "50ms"
+///
+///     [sizes]
+///     request = 100
+///     response = [[200, 9], [5000, 1]]
 /// "#;
 /// let file = abey_sim::ScenarioFile::parse("scenario", text)?;
+/// file.validate(&file.load_profile()?)?;
 /// assert_eq!(file.scenarios().len(), 2);
 /// # Ok::<(), abey_sim::InputError>(())
 /// ```
+///
+/// # Keys
+/// Durations have a unit (`"20us"`, `"1.5ms"`, `"2s"`), sizes are bytes without headers. Unknown keys are refused.
+///
+/// | key | unless given | what it is |
+/// | --- | --- | --- |
+/// | `profile` | `"epyc-7662"` | a shipped host profile, or the path of one |
+/// | `modes` | required | delivery modes to run: `["base", "suspend20"]` |
+/// | `load` | required | requests per second over all connections (`"400k"`), or `"max"`: a closed loop |
+/// | `server` | `"event-loop"` | who answers: an event loop per queue; `"receive"`: a thread per queue that blocks in a receive, as a datagram server does; `"stack"`: the network stack itself, as it answers pings |
+/// | `queues` | 1 | receive queues |
+/// | `connections` | 560 a queue | connections, spread over the queues by hashing |
+/// | `outstanding` | 1 | requests that a connection has outstanding at most; with more they are answered in order |
+/// | `arrivals` | `"poisson"` | how the requests of an open loop follow each other: also `"constant"`, `{ bursts = 8 }` (so many at one time), `{ cv = 2.0 }` (lognormal gaps: standard deviation over mean) |
+/// | `think` | none | a distribution: from an answer to the next request of a closed loop |
+/// | `service` | the profile's `server.request` | a distribution: processor time that the application takes for a request when nothing disturbs it |
+/// | `device` | none | a distribution: time between the service of a request and its answer that takes no processor, such as an SSD's |
+/// | `sizes.request`, `sizes.response` | one packet of the profile's bytes | sizes of the messages; both or none |
+/// | `nic.adaptive` | the profile's | whether moderation adapts itself to the traffic |
+/// | `nic.rx_usecs` | the profile's | how long an interrupt waits, in microseconds; needs `adaptive = false` |
+/// | `nic.rx_frames` | the profile's | after how many packets it comes at once; needs `adaptive = false` |
+/// | `nic.ring_packets` | the profile's | size of a receive ring |
+/// | `warmup` | `"50ms"` | how long to simulate before counting |
+/// | `duration` | `"500ms"` | how long to count |
+/// | `seed` | 1 | the same seed gives the same bytes |
+/// | `linux` | `false` | delivery exactly as in Linux, rather than as the core does it |
+///
+/// A distribution of durations is `"8us"` (always that), `{ mean = "8us", distribution = "exponential" }`,
+/// `{ mean = "8us", distribution = "lognormal", cv = 1.5 }` (standard deviation over mean), or
+/// `{ median = "80us", p99 = "400us" }` (lognormal).
+///
+/// A distribution of sizes is `5000` (always that), `{ min = 100, max = 300 }` (uniform),
+/// `{ median = 1000, p99 = 20000 }` or `{ median = 1000, sigma = 0.8 }` (lognormal; sigma is the standard deviation of the
+/// logarithm), or a list of sizes with weights, `[[100, 9], [5000, 1]]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScenarioFile {
     /// A shipped profile, or the path of one.
     #[serde(default = "default_profile")]
     pub profile: String,
-    /// The delivery modes to run.
     #[serde(deserialize_with = "modes")]
     modes: Vec<Mode>,
-    /// Requests per second (`400k`), or `max`: a closed loop.
     #[serde(deserialize_with = "load")]
     load: Load,
-    /// Receive queues, each with its CPU and its server thread; 1 unless given.
-    #[serde(default = "one")]
-    queues: u32,
-    /// Connections; 560 a queue unless given.
-    connections: Option<u32>,
-    /// Requests that a connection has outstanding at most; with more than 1 they are answered in order. 1 unless given.
-    #[serde(default = "one")]
-    outstanding: u32,
-    /// How the requests of an open loop follow each other: `"poisson"` (unless given), `"constant"`, `{ bursts = 8 }` (so
-    /// many at one time) or `{ cv = 2.0 }` (lognormal gaps: standard deviation over mean).
-    #[serde(default, deserialize_with = "arrivals")]
-    arrivals: Arrivals,
-    /// From an answer to the next request of a closed loop (`load = "max"`), written as `service`; no time unless given.
-    #[serde(default, deserialize_with = "delay")]
-    think: Option<Delay>,
-    /// The processor time that the application takes for a request when nothing disturbs it; the profile's
-    /// `server.request` unless given.
-    ///
-    /// A duration (`"8us"`: always that), or a table: `{ mean = "8us", distribution = "exponential" }`,
-    /// `{ mean = "8us", distribution = "lognormal", cv = 1.5 }` (standard deviation over mean), or
-    /// `{ median = "80us", p99 = "400us" }` (lognormal).
-    #[serde(default, deserialize_with = "delay")]
-    service: Option<Delay>,
-    /// Time between the service of a request and its answer that takes no processor, such as an SSD's; written as
-    /// `service`. None unless given.
-    #[serde(default, deserialize_with = "delay")]
-    device: Option<Delay>,
-    /// How large messages are; one packet of the profile's bytes each unless given.
-    sizes: Option<SizesTable>,
-    /// Before counting starts; 50 ms unless given.
-    #[serde(default = "default_warmup", deserialize_with = "span")]
-    warmup: Nanos,
-    /// How long to count; 500 ms unless given.
-    #[serde(default = "default_duration", deserialize_with = "span")]
-    duration: Nanos,
-    /// 1 unless given.
-    #[serde(default = "default_seed")]
-    seed: u64,
-    /// Delivery exactly as in Linux; the core's own way unless given.
-    #[serde(default)]
-    linux: bool,
-    /// Settings of the NIC that differ from the profile's.
-    #[serde(default)]
-    nic: NicSettings,
-    /// Who answers: `"event-loop"` (unless given), `"receive"` (a thread per queue that blocks in a receive, as a datagram
-    /// server does) or `"stack"` (the network stack itself, as it answers pings).
     #[serde(default)]
     server: Responder,
+    #[serde(default = "one")]
+    queues: u32,
+    connections: Option<u32>,
+    #[serde(default = "one")]
+    outstanding: u32,
+    #[serde(default, deserialize_with = "arrivals")]
+    arrivals: Arrivals,
+    #[serde(default, deserialize_with = "delay")]
+    think: Option<Delay>,
+    #[serde(default, deserialize_with = "delay")]
+    service: Option<Delay>,
+    #[serde(default, deserialize_with = "delay")]
+    device: Option<Delay>,
+    sizes: Option<SizesTable>,
+    #[serde(default)]
+    nic: NicSettings,
+    #[serde(default = "default_warmup", deserialize_with = "span")]
+    warmup: Nanos,
+    #[serde(default = "default_duration", deserialize_with = "span")]
+    duration: Nanos,
+    #[serde(default = "default_seed")]
+    seed: u64,
+    #[serde(default)]
+    linux: bool,
     /// The file's name, for messages.
     #[serde(skip)]
     name: String,
@@ -90,11 +106,7 @@ pub struct ScenarioFile {
     text: String,
 }
 
-/// `[sizes]`: bytes without headers.
-///
-/// A number (`request = 5000`: always that), or a table: `{ min = 100, max = 300 }` (uniform),
-/// `{ median = 1000, p99 = 20000 }` or `{ median = 1000, sigma = 0.8 }` (lognormal), or a list of sizes with weights,
-/// `[[100, 9], [5000, 1]]`.
+/// `[sizes]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SizesTable {
