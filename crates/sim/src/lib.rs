@@ -32,6 +32,7 @@ mod nic;
 mod outcome;
 mod random;
 mod trace;
+mod waits;
 mod wire;
 mod world;
 

@@ -6,14 +6,10 @@
 
 use std::collections::VecDeque;
 
-use hdrhistogram::Histogram;
-
 use crate::adaptation::Adaptation;
 use crate::profile::{Nic, RxTimer};
 use crate::random::Random;
-
-/// Packets that waited longer count as this long: 200 s.
-const LONGEST_WAIT_NS: u64 = 200_000_000_000;
+use crate::waits::Waits;
 
 /// A received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +48,8 @@ pub(crate) struct Moderation {
 pub(crate) struct RxQueue {
     /// Packets, each with the time of its arrival.
     pub(crate) ring: VecDeque<(u64, Packet)>,
-    /// How long packets waited in the ring, in nanoseconds.
-    pub(crate) waits: Histogram<u64>,
+    /// How long packets waited in the ring.
+    pub(crate) waits: Waits,
     capacity: usize,
     pub(crate) masked: bool,
     rx_timer: RxTimer,
@@ -81,7 +77,7 @@ impl RxQueue {
         };
         Self {
             ring: VecDeque::new(),
-            waits: Histogram::new_with_bounds(1, LONGEST_WAIT_NS, 2).expect("two digits are allowed"),
+            waits: Waits::default(),
             capacity: nic.ring_packets,
             masked: true,
             rx_timer: nic.rx_timer,
@@ -103,7 +99,7 @@ impl RxQueue {
     pub(crate) fn take(&mut self, now: u64, most: usize, packets: &mut Vec<Packet>) -> usize {
         let count = self.ring.len().min(most);
         for (at, packet) in self.ring.drain(..count) {
-            self.waits.saturating_record(now - at);
+            self.waits.record(now - at);
             packets.push(packet);
         }
         count

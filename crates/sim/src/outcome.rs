@@ -40,9 +40,9 @@ pub struct Outcome {
     /// Events per call that had any.
     pub events_per_wait: f64,
     /// 99th percentile of the time that packets waited in a receive ring until a poll took them: what a mode adds to the
-    /// latency of whatever else arrives on the same queue.
+    /// latency of whatever else arrives on the same queue. Up to a sixteenth too long.
     pub ring_wait_p99_us: f64,
-    /// The longest such wait.
+    /// The longest such wait, exactly.
     pub ring_wait_max_us: f64,
     /// Packets that rings dropped.
     pub drops: u64,

@@ -13,11 +13,13 @@ impl Random {
     }
 
     /// Uniform in (0, 1].
+    #[inline]
     fn unit(&mut self) -> f64 {
         ((self.0.next_u64() >> 11) + 1) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
     /// Exponential, rounded to whole units; the same mean for all of a run makes a Poisson process.
+    #[inline]
     pub(crate) fn exponential(&mut self, mean: f64) -> u64 {
         (-libm::log(self.unit()) * mean) as u64
     }

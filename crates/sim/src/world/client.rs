@@ -127,7 +127,7 @@ impl Clients {
             arrivals: Random::new(scenario.seed, 2),
             delays: Random::new(scenario.seed, 3),
             draws,
-            varied: scenario.service.is_some() || scenario.sizes.is_some(),
+            varied: scenario.service.is_some() || scenario.device.is_some() || scenario.sizes.is_some(),
             framing: Framing::new(&profile.nic),
             usual: (Message::packet(client.request_bytes), Message::packet(client.response_bytes)),
             wire_in: wire(client.request_bytes),
@@ -175,8 +175,12 @@ impl Clients {
     }
 
     /// A request, as it is sent, and its size.
+    #[inline]
     pub(super) fn new_flight(&mut self, sent_at: u64, back_to_back: bool) -> (Flight, Message) {
         let mut flight = Flight { sent_at, back_to_back, segments: 1, ..Flight::default() };
+        if !self.varied {
+            return (flight, self.usual.0);
+        }
         flight.service_ns = draw(&mut self.draws.service);
         flight.device = draw(&mut self.draws.device);
         if self.draws.request.is_none() {
@@ -200,6 +204,7 @@ impl Clients {
     }
 
     /// The answer to the oldest request of a connection is sent.
+    #[inline]
     pub(super) fn take_flight(&mut self, conn: u32) -> Flight {
         let connection = &mut self.connections[conn as usize];
         connection.delivered -= 1;
@@ -208,6 +213,7 @@ impl Clients {
     }
 
     /// How long an answer takes from the server's NIC to the client's measurement, beyond the minimum.
+    #[inline]
     fn delay(&mut self, profile: &Profile, back_to_back: bool) -> u64 {
         let client = &profile.client;
         let mut delay = self.delays.exponential(client.jitter_ns as f64);

@@ -1,10 +1,9 @@
 //! What is counted, and the figures made of it.
 
-use hdrhistogram::Histogram;
-
 use super::World;
 use super::cpu::Level;
 use crate::outcome::Outcome;
+use crate::waits::Waits;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
@@ -33,11 +32,9 @@ impl Counts {
 
 impl World<'_> {
     /// How long packets waited in the rings.
-    fn ring_waits(&self) -> Histogram<u64> {
-        let mut waits = self.queues[0].rx.waits.clone();
-        for queue in &self.queues[1..] {
-            waits.add(&queue.rx.waits).expect("all have the same bounds");
-        }
+    fn ring_waits(&self) -> Waits {
+        let mut waits = Waits::default();
+        self.queues.iter().for_each(|queue| waits.add(&queue.rx.waits));
         waits
     }
 
@@ -74,8 +71,8 @@ impl World<'_> {
             empty_polls_percent: 100.0 * ratio(counts.empty_polls, counts.polls),
             waits_per_query: per_query(counts.waits),
             events_per_wait: ratio(counts.events, counts.deliveries),
-            ring_wait_p99_us: waits.value_at_quantile(0.99) as f64 / 1e3,
-            ring_wait_max_us: waits.max() as f64 / 1e3,
+            ring_wait_p99_us: waits.percentile(99) as f64 / 1e3,
+            ring_wait_max_us: waits.longest() as f64 / 1e3,
             drops: counts.drops,
             requests: self.clients.requests,
             answers: self.clients.answers,

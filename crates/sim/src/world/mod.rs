@@ -26,6 +26,7 @@ use crate::profile::{Cost, InputError, Profile};
 use crate::random::Random;
 use crate::scenario::{Responder, Scenario};
 use crate::trace::Trace;
+use crate::waits::Waits;
 use client::Clients;
 use counts::Counts;
 use cpu::{Cpu, Irq};
@@ -208,7 +209,7 @@ impl<'a> World<'a> {
             Counts { packets_before: self.counts.packets_before + self.counts.packets(), ..Counts::default() };
         self.clients.latency.reset();
         for queue in &mut self.queues {
-            queue.rx.waits.reset();
+            queue.rx.waits = Waits::default();
         }
     }
 
