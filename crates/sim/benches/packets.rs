@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use abey_delivery::{Mode, Nanos};
-use abey_sim::{Load, Profile, Scenario, run};
+use abey_sim::{Load, Profile, Scenario, Topology, run};
 
 fn main() {
     let profile = Profile::load("epyc-7662").expect("shipped");
@@ -28,5 +28,33 @@ fn main() {
             })
             .fold((0.0, 0.0), |best: (f64, f64), run| (best.0.max(run.0), best.1.max(run.1)));
         println!("{mode:<12} {load:>8} {:>14.0} {:>14.0}", best.0, best.1);
+    }
+    many_cpus();
+}
+
+/// The threaded NAPI study's host: 56 CPUs, and threads that the scheduler places.
+fn many_cpus() {
+    let profile = Profile::load("xeon-56ht-2020").expect("shipped");
+    for mode in ["base", "threaded", "workqueue"] {
+        let topology = Topology {
+            cpus: Some(56),
+            hyperthreads: true,
+            threads: Some(56),
+            unpinned: true,
+            unpinned_pollers: true,
+            ..Topology::default()
+        };
+        let scenario = Scenario {
+            queues: 8,
+            topology,
+            connections: 1_000,
+            linux: true,
+            ..Scenario::new(mode.parse::<Mode>().expect(mode), Load::Closed)
+        };
+        let start = Instant::now();
+        let outcome = run(&profile, &scenario).expect("a valid scenario");
+        let seconds = start.elapsed().as_secs_f64();
+        let (packets, requests) = (outcome.packets as f64 / seconds, outcome.answers as f64 / seconds);
+        println!("{mode:<12} {:>8} {packets:>14.0} {requests:>14.0}", "56 CPUs");
     }
 }

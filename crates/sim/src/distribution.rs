@@ -2,7 +2,7 @@
 
 use abey_delivery::Nanos;
 
-use crate::profile::InputError;
+use crate::input::InputError;
 use crate::random::Random;
 
 /// The standard normal distribution's 99th percentile.

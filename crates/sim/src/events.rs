@@ -32,6 +32,8 @@ pub(crate) enum Event {
     Done { cpu: u32, generation: u32 },
     /// A wait with a deadline is over, unless it ended before.
     WaitOver { thread: u32, generation: u32 },
+    /// Waiting threads are moved to idle CPUs.
+    Balance,
     /// Forget what was counted so far.
     Measure,
     /// The end of the run.

@@ -4,7 +4,8 @@ use abey_delivery::Nanos;
 use cmaes::{CMAESOptions, DVector};
 use toml_edit::{DocumentMut, Item, value};
 
-use crate::profile::{InputError, Profile};
+use crate::input::InputError;
+use crate::profile::Profile;
 use crate::reference::{IrqSuspension, Row, run_all};
 
 /// A figure of the profile that is fitted, and the range it may come from.

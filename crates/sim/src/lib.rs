@@ -15,6 +15,12 @@
 //! pays them with the instructions that it executes next (half of them after
 //! [`recovery_instructions`](profile::Processor::recovery_instructions)). So interrupts hurt the work they interrupt, and
 //! polling between two waits does not, though both execute the same instructions.
+//!
+//! # Topologies
+//!
+//! Without saying more, every queue has a CPU and a server thread of its own. A [`Topology`] has any number of either; a
+//! scheduler places threads that are not pinned when they wake, and moves them while they wait. It sees threads and not
+//! softirqs: the reason why polling in threads has the better tail, and costs throughput.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +28,7 @@ pub mod fit;
 pub mod profile;
 pub mod reference;
 pub mod scenario;
+pub mod topology;
 
 mod adaptation;
 mod distribution;
@@ -41,5 +48,6 @@ pub use input::InputError;
 pub use outcome::Outcome;
 pub use profile::Profile;
 pub use scenario::{Arrivals, Load, NicSettings, Responder, Scenario, ScenarioFile, Sizes};
+pub use topology::Topology;
 pub use trace::Trace;
 pub use world::{run, run_traced};

@@ -9,6 +9,8 @@ pub struct Outcome {
     pub avg_us: f64,
     /// Median latency.
     pub p50_us: f64,
+    /// 90th percentile.
+    pub p90_us: f64,
     /// 95th percentile.
     pub p95_us: f64,
     /// 99th percentile.
@@ -44,6 +46,10 @@ pub struct Outcome {
     pub ring_wait_p99_us: f64,
     /// The longest such wait, exactly.
     pub ring_wait_max_us: f64,
+    /// Times that a thread was given a CPU.
+    pub switches_per_query: f64,
+    /// Threads that woke on another CPU than they ran on before, or were moved to one.
+    pub migrations_per_query: f64,
     /// Packets that rings dropped.
     pub drops: u64,
     /// Requests sent, answered and outstanding since the beginning of the run, warm-up included.

@@ -84,7 +84,7 @@ pub struct Processor {
 }
 
 /// Having nothing to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Idle {
     /// The idle loop before the halt and after it; counts as cycles, but not as CPU use.
@@ -93,6 +93,32 @@ pub struct Idle {
     pub exit_ns: u64,
     /// Disturbance of the thread that runs next.
     pub cold_cycles: u64,
+    /// Deeper states than the one that `exit_ns` belongs to, the deepest last. A CPU goes into the deepest that would have
+    /// paid the last time it was halted; at a tick (4 ms) into the one that pays by then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deeper: Vec<CState>,
+}
+
+/// A processor's idle state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CState {
+    /// It pays if the CPU is halted for at least this long.
+    pub residency_ns: u64,
+    /// From an interrupt to its first instruction.
+    pub exit_ns: u64,
+}
+
+/// A tick of 250 Hz.
+const TICK_NS: u64 = 4_000_000;
+
+impl Idle {
+    /// From an interrupt to its first instruction, for a CPU that was halted for so long the last time, and now.
+    pub(crate) fn exit_ns(&self, last_ns: u64, now_ns: u64) -> u64 {
+        let expected_ns = if now_ns >= TICK_NS { now_ns } else { last_ns };
+        let pays = |state: &&CState| state.residency_ns <= expected_ns;
+        self.deeper.iter().rev().find(pays).map_or(self.exit_ns, |state| state.exit_ns)
+    }
 }
 
 /// Hardware interrupts.
@@ -125,6 +151,10 @@ pub struct SoftirqCosts {
     pub ack: Cost,
     /// Unmasking the queue's interrupt.
     pub unmask: Cost,
+    /// While the CPU's softirq thread is awake, all softirqs are left to it, as in Linux 4.9 to 6.3. Otherwise an interrupt
+    /// does not wait for the scheduler.
+    #[serde(default)]
+    pub yields_to_thread: bool,
 }
 
 /// What interrupted work loses.
@@ -150,6 +180,44 @@ pub struct ThreadCosts {
     pub cold_cycles: u64,
     /// How long a thread runs while others wait.
     pub slice_ns: u64,
+    /// By how much less a woken thread must have run, to make the running one give way at once.
+    #[serde(default)]
+    pub wakeup_granularity_ns: u64,
+    /// A thread that slept is put at most this far ahead of those that ran meanwhile; half a slice unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleeper_credit_ns: Option<u64>,
+    /// How many other CPUs are looked at for an idle one when an unpinned thread wakes, and neither its last CPU nor the
+    /// waking one looks idle; all of them unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake_scan_cpus: Option<u32>,
+    /// What it costs the waking CPU to look at each of them: its run queue is in another CPU's cache.
+    #[serde(default)]
+    pub wake_scan: Cost,
+    /// What it costs the waking CPU that the thread is to run on another one: the inter-processor interrupt.
+    #[serde(default)]
+    pub remote_wake: Cost,
+    /// How often unpinned threads that wait are moved to idle CPUs.
+    #[serde(default = "default_balance_ns")]
+    pub balance_ns: u64,
+    /// A CPU that becomes idle fetches a waiting thread at once if it is idle for at least this long on average.
+    #[serde(default = "default_newly_idle_ns")]
+    pub newly_idle_ns: u64,
+    /// Disturbance of a thread that was moved to another CPU.
+    #[serde(default)]
+    pub migration_cycles: u64,
+    /// A worker of the pool takes a queue to poll: its list and its lock, and starting the work item.
+    #[serde(default)]
+    pub work_item: Cost,
+}
+
+/// Every tick of 250 Hz, at which Linux looks whether a busy CPU has somebody for an idle one.
+const fn default_balance_ns() -> u64 {
+    TICK_NS
+}
+
+/// Linux' `sched_migration_cost_ns`.
+const fn default_newly_idle_ns() -> u64 {
+    500_000
 }
 
 /// Waiting for events.
@@ -248,6 +316,9 @@ pub struct Client {
     pub late_ns_per_connection_rps: u64,
     /// From an answer to the acknowledgement's arrival.
     pub ack_ns: u64,
+    /// In a closed loop the next request acknowledges the answer, and there is no acknowledgement of its own.
+    #[serde(default)]
+    pub piggybacked_acks: bool,
     /// Share of requests sent back to back on a connection that stall in the client.
     pub stall_millionths: u64,
     /// For this long.
@@ -274,10 +345,11 @@ const fn default_segments_per_ack() -> u32 {
 
 impl Profile {
     /// The profiles that come with Abey: name and text.
-    pub const SHIPPED: [(&'static str, &'static str); 3] = [
+    pub const SHIPPED: [(&'static str, &'static str); 4] = [
         ("epyc-7662", include_str!("../profiles/epyc-7662.toml")),
         ("e5-2680", include_str!("../profiles/e5-2680.toml")),
         ("e100-2007", include_str!("../profiles/e100-2007.toml")),
+        ("xeon-56ht-2020", include_str!("../profiles/xeon-56ht-2020.toml")),
     ];
 
     /// A shipped profile by name, or one from a file.
@@ -325,6 +397,13 @@ impl Profile {
             1,
             "recovery takes at least 1 instruction",
         )?;
+        let increasing =
+            |pair: &[CState]| pair[0].residency_ns < pair[1].residency_ns && pair[0].exit_ns <= pair[1].exit_ns;
+        if !self.idle.deeper.windows(2).all(increasing) {
+            let (value, allowed) =
+                (format!("{:?}", self.idle.deeper), "deeper states come later and take longer to leave");
+            return Err(InputError::Value { key: "idle.deeper", value, allowed });
+        }
         at_least("nic.ring_packets", self.nic.ring_packets as u64, 1, "a ring holds at least 1 packet")?;
         at_least("nic.wire_mbits_per_s", self.nic.wire_mbits_per_s, 1, "a wire carries at least 1 Mbit/s")?;
         if !(576..=65_535).contains(&self.nic.mtu_bytes) {
@@ -334,6 +413,7 @@ impl Profile {
         at_least("client.segments_per_ack", self.client.segments_per_ack.into(), 1, "at least 1 segment")?;
         at_least("server.max_events", self.server.max_events, 1, "a wait delivers at least 1 event")?;
         at_least("thread.slice_ns", self.thread.slice_ns, 1_000, "a slice is at least 1000 ns")?;
+        at_least("thread.balance_ns", self.thread.balance_ns, 1_000, "threads are moved at most every 1000 ns")?;
         share("client.late_millionths", self.client.late_millionths)?;
         share("client.stall_millionths", self.client.stall_millionths)
     }

@@ -85,7 +85,16 @@ fn a_profile_that_is_not_there_is_named_with_those_that_are() {
 }
 
 /// The third line of a scenario file, and the message.
-const THIRD_LINES: [(&str, &[&str]); 50] = [
+const THIRD_LINES: [(&str, &[&str]); 59] = [
+    ("cpus = 0", &["line 3", "cpus = 0", "1 to 1024 CPUs"]),
+    ("cpus = -1", &["line 3", "cpus = -1", "whole number"]),
+    ("threads = 0", &["line 3", "threads = 0", "1 to 1024 threads"]),
+    ("hyperthreads = true", &["line 3", "hyperthreads = true", "even number of CPUs"]),
+    ("irq_cpus = [0, 0]", &["line 3", "irq_cpus = [0, 0]", "one CPU for each queue"]),
+    ("irq_cpus = [1]", &["line 3", "irq_cpus = [1]", "less than `cpus`"]),
+    ("irq_cpus = 1", &["line 3", "irq_cpus = 1"]),
+    ("pinned = \"no\"", &["line 3", "pinned = \"no\"", "boolean"]),
+    ("pollers_pinned = 0", &["line 3", "pollers_pinned = 0", "boolean"]),
     ("queue = 2", &["line 3", "`queue`", "queues"]),
     ("queues = 0", &["line 3", "queues = 0", "1 to 1024 queues"]),
     ("queues = -1", &["line 3", "queues = -1", "whole number"]),

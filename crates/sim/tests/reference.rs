@@ -1,7 +1,7 @@
 //! The published tables: what must stay true of the predictions whatever is fitted anew.
 
 use abey_sim::Profile;
-use abey_sim::reference::{IrqSuspension, LowLatencySockets, PollHold, Row, summarize};
+use abey_sim::reference::{IrqSuspension, LowLatencySockets, PollHold, Row, ThreadedNapi, summarize, summarize_orders};
 
 fn figures(rows: &[Row], mode: &str, column: &str) -> (f64, f64) {
     let row = rows.iter().find(|row| row.mode == mode).expect(mode);
@@ -60,5 +60,32 @@ fn modes_that_were_not_fitted_are_predicted_well_and_in_the_right_order() {
     }
     for order in &summary.orders {
         assert!(order.pairs > 100 && order.right * 100 >= order.pairs * 95, "{order:?}");
+    }
+}
+
+#[test]
+fn polling_in_threads_loses_a_little_throughput_and_has_the_better_tail() {
+    let profile = Profile::load(ThreadedNapi::PROFILE).expect("shipped");
+    let rows = ThreadedNapi.predict_with(&profile, 3, 200).expect("the profile fits");
+    let figure = |mode: &str, load: &str, column: &str| {
+        let row = rows.iter().find(|row| row.mode == mode && row.load == load).expect(load);
+        row.figures.get(column).expect(column)
+    };
+    for row in &rows {
+        let qps = row.figures.get("qps").expect("a column");
+        let published = qps.published.expect("published");
+        assert!((qps.predicted / published - 1.0).abs() < 0.15, "{} {}: {}", row.mode, row.load, qps.predicted);
+    }
+    let predicted = |mode, column| figure(mode, "1 B", column).predicted;
+    let (softirq, kthread, workqueue) =
+        (predicted("softirq", "qps"), predicted("kthread", "qps"), predicted("workqueue", "qps"));
+    assert!(workqueue < kthread && kthread < softirq && kthread > 0.93 * softirq, "{softirq} {kthread} {workqueue}");
+    assert!(predicted("kthread", "p999_us") < 0.5 * predicted("softirq", "p999_us"));
+    assert!(predicted("kthread", "p999_us") < predicted("workqueue", "p999_us"));
+    // Of the rows with SSDs only the rates are ours to predict: their tails are the devices'.
+    let round_trips: Vec<Row> = rows.iter().filter(|row| !row.load.starts_with("SSD")).cloned().collect();
+    assert_eq!((rows.len(), round_trips.len()), (18, 9));
+    for order in summarize_orders(&round_trips, &["p99_us", "p999_us"]).orders {
+        assert!(order.pairs > 3 && order.wrong.is_empty(), "{order:?}");
     }
 }

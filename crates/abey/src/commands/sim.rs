@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use abey_sim::fit::{self, Options};
 use abey_sim::reference::{
-    ColumnError, Figure, IrqSuspension, LowLatencySockets, Order, PollHold, Row, Summary, summarize,
+    ColumnError, Figure, IrqSuspension, LowLatencySockets, Order, PollHold, Row, Summary, ThreadedNapi, summarize,
+    summarize_orders,
 };
 use abey_sim::{InputError, Outcome, Profile, Scenario, ScenarioFile, Trace, run_traced};
 use clap::{Subcommand, ValueEnum};
@@ -77,6 +78,8 @@ enum Reference {
     LowLatencySockets,
     /// Staying in poll mode: flood ping.
     PollHold,
+    /// Polls in softirq, in threads or in a work pool: tcp_rr with 1000 flows.
+    ThreadedNapi,
 }
 
 impl Reference {
@@ -86,6 +89,7 @@ impl Reference {
             Self::IrqSuspension => "epyc-7662",
             Self::LowLatencySockets => LowLatencySockets::PROFILE,
             Self::PollHold => PollHold::PROFILE,
+            Self::ThreadedNapi => ThreadedNapi::PROFILE,
         }
     }
 }
@@ -111,9 +115,13 @@ fn run_reference(reference: Reference, args: &Args) -> Result<ExitCode, Failure>
         Reference::IrqSuspension => IrqSuspension::new().predict(&profile, f64::from(args.requests), args.seed),
         Reference::LowLatencySockets => LowLatencySockets.predict(&profile, args.seed),
         Reference::PollHold => PollHold.predict(&profile, args.seed),
+        Reference::ThreadedNapi => ThreadedNapi.predict(&profile, args.seed),
     };
     let rows = rows.map_err(input)?;
-    let summary = summarize(&rows);
+    let summary = match reference {
+        Reference::ThreadedNapi => summarize_orders(&rows, &ThreadedNapi::ORDERED),
+        _ => summarize(&rows),
+    };
     if args.json {
         return print_document(&Document { rows: &rows, summary: &summary });
     }
@@ -197,11 +205,14 @@ impl OwnRow {
 }
 
 /// The tables' main columns; the others are in the JSON document and in the summary.
-const SHOWN: [(&str, &str); 11] = [
+const SHOWN: [(&str, &str); 14] = [
     ("qps", "qps"),
     ("avg_us", "avg us"),
+    ("p50_us", "p50 us"),
+    ("p90_us", "p90 us"),
     ("p95_us", "p95 us"),
     ("p99_us", "p99 us"),
+    ("p999_us", "p99.9 us"),
     ("tcp_rr_per_s", "TCP/s"),
     ("udp_rr_per_s", "UDP/s"),
     ("packets_sent_and_received", "packets"),

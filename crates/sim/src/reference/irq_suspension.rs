@@ -6,8 +6,9 @@ use abey_delivery::{Mode, Nanos};
 use serde::Deserialize;
 
 use super::{Figure, Figures, Row, read, run_all};
+use crate::input::InputError;
 use crate::outcome::Outcome;
-use crate::profile::{InputError, Profile};
+use crate::profile::Profile;
 use crate::scenario::{Load, Scenario};
 
 const TABLE: &str = include_str!("../../../../data/reference/irq-suspension-memcached.csv");

@@ -3,7 +3,9 @@
 mod irq_suspension;
 mod low_latency_sockets;
 mod poll_hold;
+mod remote_ssd;
 mod report;
+mod threaded_napi;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,10 +14,12 @@ use serde::Serialize;
 pub use irq_suspension::IrqSuspension;
 pub use low_latency_sockets::LowLatencySockets;
 pub use poll_hold::PollHold;
-pub use report::{ColumnError, Order, Summary, summarize};
+pub use report::{ColumnError, Order, Summary, summarize, summarize_orders};
+pub use threaded_napi::ThreadedNapi;
 
+use crate::input::InputError;
 use crate::outcome::Outcome;
-use crate::profile::{InputError, Profile};
+use crate::profile::Profile;
 use crate::scenario::Scenario;
 
 /// One figure, as published and as simulated, in the published unit.

@@ -4,8 +4,9 @@ use abey_delivery::{Hold, Mode, Nanos};
 use serde::Deserialize;
 
 use super::{Figure, Figures, Row, run_all};
+use crate::input::InputError;
 use crate::outcome::Outcome;
-use crate::profile::{InputError, Profile};
+use crate::profile::Profile;
 use crate::scenario::{Load, Responder, Scenario};
 
 const TABLE: &str = include_str!("../../../../data/reference/poll-hold-flood-ping.csv");

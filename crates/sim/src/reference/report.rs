@@ -41,14 +41,23 @@ pub struct Summary {
     pub predicted: Vec<ColumnError>,
     /// Throughput of the predictions at MAX.
     pub max_qps: Option<ColumnError>,
-    /// Average latency and CPU.
+    /// For the columns that were asked for.
     pub orders: Vec<Order>,
 }
 
-/// Compares predictions with what was published.
+/// Compares predictions with what was published; who beats whom in average latency and CPU.
 pub fn summarize(rows: &[Row]) -> Summary {
-    let columns: Vec<&'static str> =
-        rows.first().map(|row| row.figures.0.iter().map(|(name, _)| *name).collect()).unwrap_or_default();
+    summarize_orders(rows, &["avg_us", "cpu_percent"])
+}
+
+/// As [`summarize`], with who beats whom in these columns.
+pub fn summarize_orders(rows: &[Row], ordered: &[&'static str]) -> Summary {
+    let mut columns: Vec<&'static str> = Vec::new();
+    for (name, _) in rows.iter().flat_map(|row| &row.figures.0) {
+        if !columns.contains(name) {
+            columns.push(name);
+        }
+    }
     let of = |fitted: bool| {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.fitted == fitted).collect();
         columns.iter().filter_map(|column| column_error(&rows, column)).collect()
@@ -58,7 +67,7 @@ pub fn summarize(rows: &[Row]) -> Summary {
         fitted: of(true),
         predicted: of(false),
         max_qps: column_error(&max, "qps"),
-        orders: ["avg_us", "cpu_percent"].map(|column| order(rows, column)).into(),
+        orders: ordered.iter().map(|column| order(rows, column)).collect(),
     }
 }
 

@@ -8,6 +8,7 @@ use super::{Arrivals, CONNECTIONS_PER_QUEUE, Load, NicSettings, Responder, Scena
 use crate::distribution::{Delay, Size};
 use crate::input::{InputError, read};
 use crate::profile::Profile;
+use crate::topology::Topology;
 
 /// A user's scenario, as a TOML file: one run, or one for each of several modes.
 ///
@@ -39,6 +40,13 @@ use crate::profile::Profile;
 /// | `load` | required | requests per second over all connections (`"400k"`), or `"max"`: a closed loop |
 /// | `server` | `"event-loop"` | who answers: an event loop per queue; `"receive"`: a thread per queue that blocks in a receive, as a datagram server does; `"stack"`: the network stack itself, as it answers pings |
 /// | `queues` | 1 | receive queues |
+/// | `cpus` | as many as queues | CPUs |
+/// | `hyperthreads` | `false` | CPU *n* and CPU *n* + half their number are one core, and the scheduler likes cores that are idle altogether |
+/// | `threads` | as many as queues | server threads; thread *n* begins on CPU *n*, modulo their number |
+/// | `irq_cpus` | `[0, 1, ...]` | the CPU that each queue interrupts |
+/// | `pinned` | `true` | whether threads stay on their CPUs |
+/// | `pollers_pinned` | as `pinned` | whether NAPI threads stay where their queues interrupt, and the pool's workers on theirs |
+/// | `by_queue` | with as many threads as queues | whether a connection belongs to a thread of its queue; otherwise connections are dealt out to the threads in turn, and a thread has sockets on several queues |
 /// | `connections` | 560 a queue | connections, spread over the queues by hashing |
 /// | `outstanding` | 1 | requests that a connection has outstanding at most; with more they are answered in order |
 /// | `arrivals` | `"poisson"` | how the requests of an open loop follow each other: also `"constant"`, `{ bursts = 8 }` (so many at one time), `{ cv = 2.0 }` (lognormal gaps: standard deviation over mean) |
@@ -76,6 +84,15 @@ pub struct ScenarioFile {
     server: Responder,
     #[serde(default = "one")]
     queues: u32,
+    cpus: Option<u32>,
+    #[serde(default)]
+    hyperthreads: bool,
+    threads: Option<u32>,
+    irq_cpus: Option<Vec<u32>>,
+    #[serde(default = "yes")]
+    pinned: bool,
+    pollers_pinned: Option<bool>,
+    by_queue: Option<bool>,
     connections: Option<u32>,
     #[serde(default = "one")]
     outstanding: u32,
@@ -166,6 +183,7 @@ impl ScenarioFile {
             responder: self.server,
             nic: self.nic,
             queues: self.queues,
+            topology: self.topology(),
             connections: self.connections.unwrap_or(self.queues.saturating_mul(CONNECTIONS_PER_QUEUE)),
             outstanding: self.outstanding,
             arrivals: self.arrivals,
@@ -180,6 +198,18 @@ impl ScenarioFile {
             ..Scenario::new(mode, self.load)
         }
     }
+
+    fn topology(&self) -> Topology {
+        Topology {
+            cpus: self.cpus,
+            hyperthreads: self.hyperthreads,
+            threads: self.threads,
+            irq_cpus: self.irq_cpus.clone(),
+            unpinned: !self.pinned,
+            unpinned_pollers: !self.pollers_pinned.unwrap_or(self.pinned),
+            by_queue: self.by_queue,
+        }
+    }
 }
 
 fn default_profile() -> String {
@@ -188,6 +218,10 @@ fn default_profile() -> String {
 
 const fn one() -> u32 {
     1
+}
+
+const fn yes() -> bool {
+    true
 }
 
 const fn default_seed() -> u64 {

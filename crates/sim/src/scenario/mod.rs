@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::distribution::{Delay, Size};
 use crate::profile::Profile;
+use crate::topology::Topology;
 
 mod file;
 mod parse;
@@ -109,7 +110,7 @@ pub struct Sizes {
     pub response: Size,
 }
 
-/// One run: a server with `queues` receive queues, each with its interrupt, its CPU and its event-loop thread.
+/// One run: a server with `queues` receive queues, and the CPUs and event-loop threads of its topology.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// The delivery mode; for messages and tables, what counts are the settings.
@@ -120,8 +121,10 @@ pub struct Scenario {
     pub load: Load,
     /// Who answers them.
     pub responder: Responder,
-    /// Receive queues; queue *n* interrupts CPU *n*, and thread *n* serves the connections that arrive on it.
+    /// Receive queues.
     pub queues: u32,
+    /// CPUs and server threads; by default one of each for each queue.
+    pub topology: Topology,
     /// Connections, spread over the queues by hashing.
     pub connections: u32,
     /// Requests that a connection has outstanding at most; with more than 1 they are answered in order (pipelining).
@@ -162,6 +165,7 @@ impl Scenario {
             load,
             responder: Responder::EventLoop,
             queues: 1,
+            topology: Topology::default(),
             connections: CONNECTIONS_PER_QUEUE,
             outstanding: 1,
             arrivals: Arrivals::Poisson,

@@ -6,6 +6,7 @@ use super::{Arrivals, Load, NicSettings, Responder, Scenario};
 use crate::distribution::Size;
 use crate::input::InputError;
 use crate::profile::{Cost, Profile};
+use crate::topology::Topology;
 use crate::wire::Framing;
 
 /// The longest run, in virtual time.
@@ -21,6 +22,7 @@ impl Scenario {
         if self.queues == 0 || self.queues > 1_024 {
             return wrong("queues", self.queues.to_string(), "a server has 1 to 1024 queues");
         }
+        self.topology.validate(self.queues)?;
         if self.connections == 0 || self.connections > 10_000_000 {
             return wrong("connections", self.connections.to_string(), "clients open 1 to 10000000 connections");
         }
@@ -109,6 +111,10 @@ impl Scenario {
         let wrong = |key, value: String, allowed| Err(InputError::Value { key, value, allowed });
         if self.queues != 2 {
             return wrong("queues", self.queues.to_string(), "a round trip between two hosts has two queues");
+        }
+        if self.topology != Topology::default() {
+            let threads = self.topology.threads(2).to_string();
+            return wrong("threads", threads, "a round trip has one CPU and one thread on each host, both pinned");
         }
         if self.load != Load::Closed {
             return wrong("load", self.load.to_string(), "round trips are a closed loop: max");

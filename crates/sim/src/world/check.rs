@@ -28,14 +28,16 @@ impl World<'_> {
                 interrupt_due: queue.rx.is_interrupt_due() || self.cpus.iter().any(raised),
                 runnable: self.is_runnable(index),
                 timer: queue.deadline.map(Nanos::from_nanos),
-                attended: self
-                    .servers
-                    .iter()
-                    .any(|server| server.busy_polls() && self.threads[server.thread].state != State::Asleep),
+                attended: queue.servers.iter().any(|server| self.is_attending(*server)),
             };
             if let Err(violation) = monitor.check(&queue.napi, &around) {
                 panic!("{} at {}, queue {index}: {violation}: {:?}", self.scenario.mode, self.clock(), queue.napi);
             }
         }
+    }
+    /// Whether a server polls, and is awake.
+    fn is_attending(&self, server: usize) -> bool {
+        let server = &self.servers[server];
+        server.busy_polls() && self.threads[server.thread].state != State::Asleep
     }
 }

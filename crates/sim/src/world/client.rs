@@ -12,6 +12,7 @@ use crate::fifo::Fifo;
 use crate::profile::Profile;
 use crate::random::Random;
 use crate::scenario::{Load, Responder, Scenario};
+use crate::topology::Spread;
 use crate::wire::{Framing, Message, Wire};
 
 /// Waiting for the wire is part of `client.jitter_ns` up to this long, when messages have the profile's sizes.
@@ -78,6 +79,7 @@ fn draw(from: &mut Option<(Sampler, Random)>) -> u64 {
 #[derive(Debug)]
 pub(super) struct Clients {
     pub(super) connections: Vec<Connection>,
+    spread: Spread,
     arrivals: Random,
     delays: Random,
     draws: Draws,
@@ -124,6 +126,7 @@ impl Clients {
         };
         Self {
             connections: (0..scenario.connections).map(connection).collect(),
+            spread: scenario.topology.spread(scenario.queues),
             arrivals: Random::new(scenario.seed, 2),
             delays: Random::new(scenario.seed, 3),
             draws,
@@ -149,6 +152,16 @@ impl Clients {
 
     pub(super) fn queue(&self, conn: u32) -> usize {
         self.connections[conn as usize].queue as usize
+    }
+
+    /// The server that a connection belongs to.
+    pub(super) fn server(&self, conn: u32) -> usize {
+        self.spread.server(conn, self.connections[conn as usize].queue)
+    }
+
+    /// The queue and the server of each connection.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        (0..self.connections.len() as u32).map(|conn| (self.queue(conn), self.server(conn)))
     }
 
     pub(super) fn outstanding(&self) -> u64 {
@@ -317,7 +330,9 @@ impl World<'_> {
         let extra = self.clients.wire_out.carry(self.now, message.wire_bytes);
         self.counts.sent += 1;
         let queue = self.clients.connections[conn as usize].queue;
-        if self.scenario.responder == Responder::EventLoop {
+        // A segment that comes with the next request acknowledges the answer as well.
+        let piggybacked = self.profile.client.piggybacked_acks && self.clients.process.is_none();
+        if self.scenario.responder == Responder::EventLoop && !piggybacked {
             self.events.push(self.now + extra + self.profile.client.ack_ns, Event::Ack { queue });
         }
         self.answered(conn, &flight, extra);

@@ -20,6 +20,9 @@ pub(super) struct Counts {
     pub(super) deliveries: u64,
     pub(super) events: u64,
     pub(super) drops: u64,
+    /// Threads given a CPU, and those of them that were on another one before.
+    pub(super) switches: u64,
+    pub(super) migrations: u64,
     /// Packets of the warm-up.
     pub(super) packets_before: u64,
 }
@@ -54,6 +57,7 @@ impl World<'_> {
             qps: counts.answers as f64 * 1e9 / ns,
             avg_us: latency.mean() / 1e3,
             p50_us: percentile(0.5),
+            p90_us: percentile(0.9),
             p95_us: percentile(0.95),
             p99_us: percentile(0.99),
             p999_us: percentile(0.999),
@@ -73,6 +77,8 @@ impl World<'_> {
             events_per_wait: ratio(counts.events, counts.deliveries),
             ring_wait_p99_us: waits.percentile(99) as f64 / 1e3,
             ring_wait_max_us: waits.longest() as f64 / 1e3,
+            switches_per_query: per_query(counts.switches),
+            migrations_per_query: per_query(counts.migrations),
             drops: counts.drops,
             requests: self.clients.requests,
             answers: self.clients.answers,

@@ -58,6 +58,17 @@ pub(super) struct Cpu {
     /// It was idle since a thread ran.
     pub(super) idled: bool,
     pub(super) ksoftirqd: usize,
+    /// Nanoseconds that what runs next takes longer: it has woken threads.
+    pub(super) owed: u64,
+    /// When it halted, and for how long the last time.
+    halted_at: u64,
+    last_halt: u64,
+    /// The least time that a thread here has had, as the scheduler counts it; it never goes back.
+    pub(super) floor: u64,
+    /// Since when no thread runs here.
+    pub(super) idle_since: Option<u64>,
+    /// How long that lasts, a moving average over about eight times.
+    pub(super) average_idle: u64,
     /// Nanoseconds by [`Level`].
     pub(super) spent: [u64; 5],
 }
@@ -80,8 +91,19 @@ impl Cpu {
             idle: IdleState::Halted,
             idled: true,
             ksoftirqd: 0,
+            owed: 0,
+            halted_at: 0,
+            last_halt: 0,
+            floor: 0,
+            idle_since: Some(0),
+            average_idle: 0,
             spent: [0; 5],
         }
+    }
+
+    /// How many threads run or wait here.
+    pub(super) fn threads(&self) -> usize {
+        usize::from(self.current.is_some()) + self.run_queue.len()
     }
 }
 
@@ -127,7 +149,11 @@ impl World<'_> {
 
     /// Lets a CPU go on with the most urgent thing it has.
     fn start(&mut self, index: usize) {
-        let (level, left) = self.most_urgent(index);
+        let (level, mut left) = self.most_urgent(index);
+        let cpu = &mut self.cpus[index];
+        if cpu.owed > 0 && level != Level::Halted {
+            left = self.pay_owed(index, level);
+        }
         let cpu = &mut self.cpus[index];
         cpu.running = Some(level);
         cpu.since = self.now;
@@ -135,6 +161,25 @@ impl World<'_> {
             let event = Event::Done { cpu: index as u32, generation: cpu.generation };
             self.events.push(self.now + left, event);
         }
+    }
+
+    /// What a CPU owes for waking threads is part of what it does next: how long that takes then.
+    fn pay_owed(&mut self, index: usize, level: Level) -> Option<u64> {
+        let cpu = &mut self.cpus[index];
+        let owed = std::mem::take(&mut cpu.owed);
+        let left = match level {
+            Level::Hard => cpu.hard.as_mut().map(|(_, left)| left),
+            Level::Soft => cpu.soft.as_mut().map(|(_, left)| left),
+            Level::Thread => cpu.current.map(|thread| &mut self.threads[thread].left),
+            Level::Idle | Level::Halted => match &mut cpu.idle {
+                IdleState::Entering(left) => Some(left),
+                _ => None,
+            },
+        };
+        left.map(|left| {
+            *left += owed;
+            *left
+        })
     }
 
     fn most_urgent(&mut self, index: usize) -> (Level, Option<u64>) {
@@ -148,7 +193,10 @@ impl World<'_> {
                 if !wanted {
                     return (Level::Halted, None);
                 }
-                cpu.idle = IdleState::Waking(self.profile.idle.exit_ns);
+                let halted = self.now - cpu.halted_at;
+                let exit_ns = self.profile.idle.exit_ns(cpu.last_halt, halted);
+                cpu.last_halt = halted;
+                cpu.idle = IdleState::Waking(exit_ns);
                 continue;
             }
             if let Some((_, left)) = cpu.hard {
@@ -176,10 +224,15 @@ impl World<'_> {
             if let IdleState::Entering(left) = cpu.idle {
                 return (Level::Idle, Some(left));
             }
+            if self.fetch(index) {
+                continue;
+            }
             let left = self.spend(self.profile.idle.enter);
             let cpu = &mut self.cpus[index];
             cpu.idle = IdleState::Entering(left);
             cpu.idled = true;
+            cpu.idle_since.get_or_insert(self.now);
+            self.note_idle(index);
         }
     }
 
@@ -195,7 +248,10 @@ impl World<'_> {
             Level::Hard => self.hard_done(index),
             Level::Soft => self.soft_done(index),
             Level::Thread => self.thread_done(index),
-            Level::Idle => self.cpus[index].idle = IdleState::Halted,
+            Level::Idle => {
+                self.cpus[index].idle = IdleState::Halted;
+                self.cpus[index].halted_at = self.now;
+            }
         }
     }
 

@@ -9,11 +9,13 @@ mod cpu;
 mod poll;
 mod reply;
 mod request;
+mod scheduler;
 mod server;
 mod softirq;
 mod thread;
 mod tracing;
 mod waiter;
+mod workers;
 
 use abey_delivery::{
     EpollConfig, ModeSettings, Nanos, Napi, NapiConfig, NapiIndex, Poller, QueueKey, SoftirqLimits, Store, WorkPool,
@@ -35,6 +37,7 @@ use server::Server;
 use thread::{Kind, Thread};
 use tracing::Tracing;
 use waiter::Waiter;
+use workers::Workers;
 
 /// Simulates one scenario on one kind of host.
 ///
@@ -87,6 +90,9 @@ struct World<'a> {
     servers: Vec<Server>,
     store: Store,
     pool: WorkPool,
+    workers: Workers,
+    /// There may be a core of which both hyperthreads look idle.
+    idle_cores: bool,
     clients: Clients,
     counts: Counts,
     tracing: Option<Tracing>,
@@ -96,53 +102,89 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     fn new(profile: &'a Profile, scenario: &'a Scenario) -> Self {
-        let settings = scenario.settings;
-        let count = scenario.queues as usize;
-        let limits = SoftirqLimits::default();
-        let config = if scenario.linux { NapiConfig::LINUX } else { NapiConfig::default() };
-        let epoll = if scenario.linux { EpollConfig::LINUX } else { EpollConfig::default() };
+        let topology = &scenario.topology;
+        let queues = scenario.queues as usize;
+        let cpus = topology.cpus(scenario.queues) as usize;
         let mut world = Self {
             profile,
             scenario,
-            settings,
+            settings: scenario.settings,
             now: 0,
             events: Events::default(),
-            cpus: (0..count).map(|_| Cpu::new(limits)).collect(),
-            touched: Vec::with_capacity(count),
-            queues: Vec::with_capacity(count),
+            cpus: (0..cpus).map(|_| Cpu::new(SoftirqLimits::default())).collect(),
+            touched: Vec::with_capacity(cpus),
+            queues: Vec::with_capacity(queues),
             threads: Vec::new(),
-            servers: Vec::with_capacity(count),
+            servers: Vec::new(),
             store: Store::new(),
-            pool: WorkPool::new(count),
+            pool: WorkPool::new(cpus),
+            idle_cores: topology.hyperthreads,
+            workers: Workers::new(!topology.unpinned_pollers),
             clients: Clients::new(profile, scenario),
             counts: Counts::default(),
             tracing: None,
             ns_per_cycle: (1_000 << 32) / profile.processor.frequency_mhz,
         };
-        for index in 0..count {
-            let key = QueueKey { device: 1, queue: index as u32 };
-            let (id, _) = world.store.attach(key, NapiIndex(index as u32)).expect("every queue is attached once");
-            let thread = world.add_thread(Kind::Server(index), index);
-            let poller = Poller(index as u32);
-            let wait = match scenario.responder {
-                Responder::RoundTrip | Responder::Receive => Waiter::socket(settings.socket_busy_poll, poller),
-                Responder::EventLoop | Responder::Stack => Waiter::epoll(epoll, settings.epoll, poller),
-            };
-            world.servers.push(Server::new(thread, wait));
-            world.servers[index].add_socket(id);
-            let napi = Napi::new(config, settings.napi);
-            let napi_thread = world.add_thread(Kind::Napi(index), index);
-            let random = Random::new(scenario.seed, 16 + index as u64);
-            world.queues.push(Queue::new(profile, random, id, napi, index, napi_thread));
-            let ksoftirqd = world.add_thread(Kind::Softirq(index), index);
-            world.cpus[index].ksoftirqd = ksoftirqd;
-            world.add_thread(Kind::Worker(index), index);
+        for index in 0..queues {
+            world.add_queue(index);
         }
+        for index in 0..cpus {
+            world.cpus[index].ksoftirqd = world.add_thread(Kind::Softirq(index), index, true);
+            let worker = world.add_thread(Kind::Worker(index), index, !topology.unpinned_pollers);
+            world.workers.add(worker);
+        }
+        for index in 0..topology.threads(scenario.queues) as usize {
+            world.add_server(index);
+        }
+        world.add_sockets();
         world
     }
 
-    fn add_thread(&mut self, kind: Kind, cpu: usize) -> usize {
-        self.threads.push(Thread::new(kind, cpu));
+    fn add_queue(&mut self, index: usize) {
+        let scenario = self.scenario;
+        let config = if scenario.linux { NapiConfig::LINUX } else { NapiConfig::default() };
+        let key = QueueKey { device: 1, queue: index as u32 };
+        let (id, _) = self.store.attach(key, NapiIndex(index as u32)).expect("every queue is attached once");
+        let cpu = scenario.topology.irq_cpu(index as u32, scenario.queues) as usize;
+        let napi = Napi::new(config, self.settings.napi);
+        let napi_thread = self.add_thread(Kind::Napi(index), cpu, !scenario.topology.unpinned_pollers);
+        let random = Random::new(scenario.seed, 16 + index as u64);
+        self.queues.push(Queue::new(self.profile, random, id, napi, cpu, napi_thread));
+    }
+
+    fn add_server(&mut self, index: usize) {
+        let scenario = self.scenario;
+        let thread = self.add_thread(Kind::Server(index), index % self.cpus.len(), !scenario.topology.unpinned);
+        let poller = Poller(index as u32);
+        let epoll = if scenario.linux { EpollConfig::LINUX } else { EpollConfig::default() };
+        let wait = match scenario.responder {
+            Responder::RoundTrip | Responder::Receive => Waiter::socket(self.settings.socket_busy_poll, poller),
+            Responder::EventLoop | Responder::Stack => Waiter::epoll(epoll, self.settings.epoll, poller),
+        };
+        self.servers.push(Server::new(thread, wait));
+    }
+
+    /// Every server's sockets on the queues that they live on.
+    fn add_sockets(&mut self) {
+        let spread = self.scenario.topology.spread(self.scenario.queues);
+        let (queues, servers) = (self.queues.len(), self.servers.len());
+        let sockets: Vec<(usize, usize)> = if spread.by_queue {
+            // A server knows its queues even if no connection has come there yet.
+            (0..queues.max(servers)).map(|n| (n % queues, n % servers)).collect()
+        } else {
+            self.clients.sockets().collect()
+        };
+        for (queue, server) in sockets {
+            self.servers[server].add_socket(self.queues[queue].id);
+            let served = &mut self.queues[queue].servers;
+            if !served.contains(&server) {
+                served.push(server);
+            }
+        }
+    }
+
+    fn add_thread(&mut self, kind: Kind, cpu: usize, pinned: bool) -> usize {
+        self.threads.push(Thread::new(kind, cpu, pinned));
         self.threads.len() - 1
     }
 
@@ -155,8 +197,10 @@ impl<'a> World<'a> {
             self.carry_out(queue, self.queues[queue].cpu, actions);
         }
         for server in 0..self.servers.len() {
-            self.wake(self.servers[server].thread);
+            let thread = self.servers[server].thread;
+            self.wake(thread, self.threads[thread].cpu);
         }
+        self.schedule_balance();
         self.start_clients();
         let warmup = self.scenario.warmup.as_nanos();
         self.events.push(warmup, Event::Measure);
@@ -185,6 +229,7 @@ impl<'a> World<'a> {
                 Event::Timer { queue } => self.timer_event(queue as usize),
                 Event::Done { cpu, generation } => self.work_done(cpu as usize, generation),
                 Event::WaitOver { thread, generation } => self.wait_over(thread as usize, generation),
+                Event::Balance => self.balance(),
                 Event::Measure => self.measure(),
                 Event::End => break,
             }

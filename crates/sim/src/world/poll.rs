@@ -5,6 +5,7 @@ use abey_delivery::{Actions, InterruptAction, Napi, NapiId, NapiIndex, NapiThrea
 
 use super::World;
 use super::cpu::Irq;
+use super::thread::State;
 use crate::events::Event;
 use crate::nic::{Packet, RxQueue};
 use crate::profile::{Cost, Profile};
@@ -16,6 +17,12 @@ pub(super) struct Queue {
     pub(super) id: NapiId,
     /// The CPU that its interrupts go to.
     pub(super) cpu: usize,
+    /// The CPU that armed its timer.
+    timer_cpu: usize,
+    /// Where a worker of the pool polled it last.
+    pub(super) worked_on: usize,
+    /// The servers that have sockets on it.
+    pub(super) servers: Vec<usize>,
     pub(super) napi_thread: NapiThread,
     pub(super) thread: usize,
     /// The packets that the poll under way has taken and not delivered yet.
@@ -39,6 +46,9 @@ impl Queue {
             napi,
             id,
             cpu,
+            timer_cpu: cpu,
+            worked_on: cpu,
+            servers: Vec::new(),
             napi_thread: NapiThread::default(),
             thread,
             batch: Vec::new(),
@@ -89,10 +99,12 @@ impl World<'_> {
         while !actions.is_none() {
             let mut next = Actions::NONE;
             if let Some(timer) = actions.timer {
-                self.queues[queue].deadline = match timer {
+                let state = &mut self.queues[queue];
+                state.deadline = match timer {
                     TimerAction::Arm(at) => Some(at.as_nanos()),
                     TimerAction::Cancel => None,
                 };
+                state.timer_cpu = cpu;
                 self.rearm(queue);
             }
             match actions.interrupt {
@@ -121,13 +133,16 @@ impl World<'_> {
             PollContext::Softirq => {
                 let napi = self.napi_index(queue);
                 self.touch(cpu);
-                if self.cpus[cpu].softirq.handle_schedule(napi) {
+                let thread = self.cpus[cpu].ksoftirqd;
+                let left_to_thread =
+                    self.profile.softirq.yields_to_thread && self.threads[thread].state != State::Asleep;
+                if self.cpus[cpu].softirq.handle_schedule(napi) && !left_to_thread {
                     self.cpus[cpu].raised = true;
                 }
             }
             PollContext::Thread | PollContext::BusyThread => {
                 if self.queues[queue].napi_thread.handle_wake() {
-                    self.wake(self.queues[queue].thread);
+                    self.wake(self.queues[queue].thread, cpu);
                 }
             }
             PollContext::Workqueue => {
@@ -157,7 +172,7 @@ impl World<'_> {
         }
         state.timer_event = None;
         match state.deadline {
-            Some(at) if at <= self.now => self.interrupt(self.queues[queue].cpu, Irq::Timer(queue)),
+            Some(at) if at <= self.now => self.interrupt(self.queues[queue].timer_cpu, Irq::Timer(queue)),
             Some(_) => self.rearm(queue),
             None => {}
         }
@@ -196,12 +211,12 @@ impl World<'_> {
 
     /// A part of a poll is over: delivers its packets, and goes on with those that came meanwhile. Nothing when the queue
     /// is empty or the budget used.
-    pub(super) fn poll_goes_on(&mut self, queue: usize) -> Option<u64> {
+    pub(super) fn poll_goes_on(&mut self, queue: usize, cpu: usize) -> Option<u64> {
         let batch = std::mem::take(&mut self.queues[queue].batch);
         for packet in &batch {
             match *packet {
                 Packet::Data { conn, segments } => {
-                    self.data_received(conn, segments, self.queues[queue].disturbing);
+                    self.data_received(conn, segments, cpu, self.queues[queue].disturbing);
                 }
                 Packet::Window { conn, segments } => self.window_opens(conn, segments),
                 Packet::Segment | Packet::Ack => {}

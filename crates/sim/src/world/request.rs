@@ -110,7 +110,7 @@ impl World<'_> {
 
     /// A poll has taken segments of a connection out of the ring: whole requests go to their socket, and the client hears
     /// that it may send more.
-    pub(super) fn data_received(&mut self, conn: u32, segments: u32, disturbed: bool) {
+    pub(super) fn data_received(&mut self, conn: u32, segments: u32, cpu: usize, disturbed: bool) {
         let connection = &mut self.clients.connections[conn as usize];
         connection.received += segments;
         if let Some(upload) = &mut connection.upload {
@@ -124,7 +124,7 @@ impl World<'_> {
             connection.delivered = 0;
         }
         while connection_has_request(&mut self.clients.connections[conn as usize]) {
-            self.deliver(conn, disturbed);
+            self.deliver(conn, cpu, disturbed);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use abey_delivery::{NapiId, TimerAction, WaitStep};
 
 use super::World;
-use super::thread::State;
+use super::thread::{Kind, State};
 use super::waiter::Waiter;
 use crate::events::Event;
 use crate::profile::Cost;
@@ -72,18 +72,18 @@ impl Server {
 }
 
 impl World<'_> {
-    /// A request is in its socket, or, if the stack answers, answered.
-    pub(super) fn deliver(&mut self, conn: u32, disturbed: bool) {
+    /// A request is in its socket, put there by this CPU, or, if the stack answers, answered.
+    pub(super) fn deliver(&mut self, conn: u32, cpu: usize, disturbed: bool) {
         if self.scenario.responder == Responder::Stack {
             return self.answer(conn);
         }
         let queue = self.clients.queue(conn);
         let id = self.queues[queue].id;
-        let server = &mut self.servers[queue];
-        server.ready.push_back(Ready { conn, disturbed });
-        server.wait.handle_ready(id);
+        let server = &mut self.servers[self.clients.server(conn)];
         let thread = server.thread;
-        self.wake(thread);
+        server.ready.push_back(Ready { conn, disturbed: disturbed && self.threads[thread].cpu == cpu });
+        server.wait.handle_ready(id);
+        self.wake(thread, cpu);
     }
 
     /// A step of a server's thread is over.
@@ -97,11 +97,11 @@ impl World<'_> {
             }
             Phase::Polling(queue) => {
                 let thread = server.thread;
-                if let Some(left) = self.poll_goes_on(queue) {
+                let cpu = self.threads[thread].cpu;
+                if let Some(left) = self.poll_goes_on(queue, cpu) {
                     self.threads[thread].left = left;
                     return;
                 }
-                let cpu = self.threads[thread].cpu;
                 let work = self.busy_poll_done(queue, cpu);
                 let server = &mut self.servers[index];
                 server.wait.handle_polled(work);
@@ -229,9 +229,9 @@ impl World<'_> {
 
     /// A wait's deadline has come.
     pub(super) fn wait_over(&mut self, thread: usize, generation: u32) {
-        let asleep = self.threads[thread].state == State::Asleep;
-        if asleep && self.servers.iter().any(|server| server.thread == thread && server.generation == generation) {
-            self.wake(thread);
+        let Kind::Server(server) = self.threads[thread].kind else { return };
+        if self.threads[thread].state == State::Asleep && self.servers[server].generation == generation {
+            self.wake(thread, self.threads[thread].cpu);
         }
     }
 

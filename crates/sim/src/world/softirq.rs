@@ -79,7 +79,7 @@ impl World<'_> {
                 self.cpus[index].softirq.begin_run(now);
             }
             SoftPhase::Polling(queue) => {
-                if let Some(left) = self.poll_goes_on(queue) {
+                if let Some(left) = self.poll_goes_on(queue, index) {
                     return Some((phase, left));
                 }
                 let (work, outcome) = self.context_poll_done(queue, index);
@@ -99,7 +99,7 @@ impl World<'_> {
                 }
                 SoftirqStep::Done => return None,
                 SoftirqStep::HandOver(_) => {
-                    self.wake(self.cpus[index].ksoftirqd);
+                    self.wake(self.cpus[index].ksoftirqd, index);
                     return None;
                 }
             }

@@ -1,9 +1,8 @@
-//! Threads and their scheduling: who runs on a CPU when nothing more urgent does.
+//! Threads: what each is for, and its steps.
 
 use abey_delivery::{Outcome, PollContext, ThreadStep};
 
 use super::World;
-use super::cpu::IdleState;
 use super::softirq::SoftPhase;
 use crate::profile::Cost;
 
@@ -29,8 +28,11 @@ pub(super) enum State {
 
 #[derive(Debug)]
 pub(super) struct Thread {
-    kind: Kind,
+    pub(super) kind: Kind,
+    /// Where it runs, or ran last.
     pub(super) cpu: usize,
+    /// It never leaves its CPU.
+    pub(super) pinned: bool,
     pub(super) state: State,
     /// Nanoseconds to the end of the step under way.
     pub(super) left: u64,
@@ -43,14 +45,15 @@ pub(super) struct Thread {
     /// To be paid with the next step.
     owed: Cost,
     /// The poll under way: a queue (`Napi`, `Worker`), or a softirq run.
-    poll: Option<SoftPhase>,
+    pub(super) poll: Option<SoftPhase>,
 }
 
 impl Thread {
-    pub(super) fn new(kind: Kind, cpu: usize) -> Self {
+    pub(super) fn new(kind: Kind, cpu: usize, pinned: bool) -> Self {
         Self {
             kind,
             cpu,
+            pinned,
             state: State::Asleep,
             left: 0,
             runtime: 0,
@@ -112,72 +115,6 @@ impl World<'_> {
         self.threads[index].left
     }
 
-    pub(super) fn wake(&mut self, index: usize) {
-        if self.threads[index].state != State::Asleep {
-            return;
-        }
-        let cpu = self.threads[index].cpu;
-        self.touch(cpu);
-        self.owe(index, self.profile.thread.wake);
-        // A sleeper is not owed all the time it slept, only half a slice of it.
-        let credit = self.profile.thread.slice_ns / 2;
-        let least = self.least_runtime(cpu);
-        let thread = &mut self.threads[index];
-        thread.state = State::Ready;
-        if let Some(least) = least {
-            thread.runtime = thread.runtime.max(least.saturating_sub(credit));
-        }
-        let runtime = thread.runtime;
-        let current = self.cpus[cpu].current.map(|current| self.threads[current].runtime);
-        let cpu = &mut self.cpus[cpu];
-        cpu.run_queue.push_back(index);
-        cpu.reschedule |= current.is_some_and(|current| runtime < current);
-    }
-
-    fn least_runtime(&self, cpu: usize) -> Option<u64> {
-        let cpu = &self.cpus[cpu];
-        cpu.current.iter().chain(&cpu.run_queue).map(|thread| self.threads[*thread].runtime).min()
-    }
-
-    pub(super) fn wake_worker(&mut self, near: usize) {
-        let asleep = |thread: &Thread| matches!(thread.kind, Kind::Worker(_)) && thread.state == State::Asleep;
-        let count = self.threads.len();
-        let first = self.threads.iter().position(|thread| thread.cpu == near).unwrap_or(0);
-        if let Some(index) = (first..first + count).map(|n| n % count).find(|n| asleep(&self.threads[*n])) {
-            self.wake(index);
-        }
-    }
-
-    /// Gives the CPU to the thread that had the least of it.
-    pub(super) fn pick_thread(&mut self, index: usize) {
-        let cpu = &self.cpus[index];
-        let at = (0..cpu.run_queue.len())
-            .min_by_key(|at| self.threads[cpu.run_queue[*at]].runtime)
-            .expect("a thread is ready");
-        let cpu = &mut self.cpus[index];
-        let thread = cpu.run_queue.remove(at).expect("in the queue");
-        let from_idle = std::mem::take(&mut cpu.idled);
-        cpu.idle = IdleState::Off;
-        cpu.current = Some(thread);
-        cpu.slice_start = self.now;
-        cpu.reschedule = false;
-        let costs = self.profile;
-        self.disturb(thread, if from_idle { costs.idle.cold_cycles } else { costs.thread.cold_cycles });
-        self.threads[thread].state = State::Running;
-        if self.threads[thread].left == 0 {
-            self.begin_step(thread, Cost::NONE);
-        }
-    }
-
-    /// The current thread of a CPU sleeps.
-    pub(super) fn sleep(&mut self, index: usize) {
-        let thread = &mut self.threads[index];
-        thread.state = State::Asleep;
-        thread.left = 0;
-        let cpu = thread.cpu;
-        self.cpus[cpu].current = None;
-    }
-
     pub(super) fn thread_done(&mut self, index: usize) {
         let thread = self.cpus[index].current.expect("a thread was running");
         match self.threads[thread].kind {
@@ -186,13 +123,14 @@ impl World<'_> {
             Kind::Napi(queue) => self.napi_thread_step(thread, queue),
             Kind::Worker(_) => self.worker_step(thread),
         }
-        let cpu = &mut self.cpus[index];
-        let waits = !cpu.run_queue.is_empty() && cpu.current.is_some() && self.threads[thread].poll.is_none();
-        if waits && (cpu.reschedule || self.now - cpu.slice_start >= self.profile.thread.slice_ns) {
-            cpu.current = None;
-            cpu.run_queue.push_back(thread);
-            self.threads[thread].state = State::Ready;
-        }
+        self.give_way(index, thread);
+    }
+
+    /// A sleeping worker of the pool is woken, the one on this CPU or after it if workers are pinned, else the one that
+    /// slept last.
+    pub(super) fn wake_worker(&mut self, near: usize) {
+        let Some(worker) = self.workers.take(near) else { return };
+        self.wake(worker, near);
     }
 
     fn softirq_thread_step(&mut self, thread: usize, cpu: usize) {
@@ -215,7 +153,7 @@ impl World<'_> {
     fn napi_thread_step(&mut self, thread: usize, queue: usize) {
         let cpu = self.threads[thread].cpu;
         if self.threads[thread].poll.take().is_some() {
-            if let Some(left) = self.poll_goes_on(queue) {
+            if let Some(left) = self.poll_goes_on(queue, cpu) {
                 self.threads[thread].poll = Some(SoftPhase::Polling(queue));
                 return self.begin_priced_step(thread, left);
             }
@@ -241,7 +179,7 @@ impl World<'_> {
     fn worker_step(&mut self, thread: usize) {
         let cpu = self.threads[thread].cpu;
         if let Some(SoftPhase::Polling(queue)) = self.threads[thread].poll.take() {
-            if let Some(left) = self.poll_goes_on(queue) {
+            if let Some(left) = self.poll_goes_on(queue, cpu) {
                 self.threads[thread].poll = Some(SoftPhase::Polling(queue));
                 return self.begin_priced_step(thread, left);
             }
@@ -253,6 +191,11 @@ impl World<'_> {
             let queue = napi.as_usize();
             if let Some(left) = self.begin_context_poll(queue, PollContext::Workqueue, cpu) {
                 self.threads[thread].poll = Some(SoftPhase::Polling(queue));
+                self.owe(thread, self.profile.thread.work_item);
+                // What a poll works on is in the cache of whoever polled last.
+                if std::mem::replace(&mut self.queues[queue].worked_on, cpu) != cpu {
+                    self.disturb(thread, self.profile.thread.migration_cycles);
+                }
                 return self.begin_priced_step(thread, left);
             }
             self.pool.handle_polled(napi, Outcome::Released);

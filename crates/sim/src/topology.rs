@@ -1,0 +1,137 @@
+//! Topologies: how many CPUs, queues and server threads a host has, who may run where, and whose sockets are whose.
+
+use crate::input::InputError;
+
+/// The most CPUs, queues or server threads that a host has here.
+const MOST: u32 = 1_024;
+
+/// A host's CPUs and threads, around its receive queues.
+///
+/// The default is one CPU and one server thread for each queue, all pinned, and each server's sockets on its own queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    /// CPUs; as many as queues unless given.
+    pub cpus: Option<u32>,
+    /// CPU *n* and CPU *n* + half their number are hyperthreads of one core, and the scheduler likes cores that are idle
+    /// altogether. Both run at the profile's speed, whatever the other does.
+    pub hyperthreads: bool,
+    /// Server threads; as many as queues unless given. Thread *n* begins on CPU *n* (modulo their number).
+    pub threads: Option<u32>,
+    /// The CPU that each queue interrupts; queue *n* interrupts CPU *n* (modulo their number) unless given.
+    pub irq_cpus: Option<Vec<u32>>,
+    /// The scheduler may run the server threads on any CPU.
+    pub unpinned: bool,
+    /// It may run the NAPI threads and the pool's workers on any CPU, rather than a NAPI thread where its queue interrupts.
+    pub unpinned_pollers: bool,
+    /// A connection belongs to a server of its queue (thread *n* serves queue *n* modulo the number of either). Otherwise
+    /// connections are dealt out to the threads in turn, whatever their queues, and a server has sockets on several. Unless
+    /// given: whether there are as many threads as queues.
+    pub by_queue: Option<bool>,
+}
+
+impl Topology {
+    /// How many CPUs there are with so many queues.
+    pub fn cpus(&self, queues: u32) -> u32 {
+        self.cpus.unwrap_or(queues)
+    }
+
+    /// How many server threads there are with so many queues.
+    pub fn threads(&self, queues: u32) -> u32 {
+        self.threads.unwrap_or(queues)
+    }
+
+    /// The CPU that a queue interrupts, of so many queues.
+    pub fn irq_cpu(&self, queue: u32, queues: u32) -> u32 {
+        match &self.irq_cpus {
+            Some(cpus) => cpus[queue as usize],
+            None => queue % self.cpus(queues),
+        }
+    }
+
+    pub(crate) fn spread(&self, queues: u32) -> Spread {
+        let threads = self.threads(queues);
+        Spread { queues, threads, by_queue: self.by_queue.unwrap_or(threads == queues) }
+    }
+
+    /// Checks that a host with so many queues can be.
+    ///
+    /// # Errors
+    /// The first thing that cannot.
+    pub(crate) fn validate(&self, queues: u32) -> Result<(), InputError> {
+        let wrong = |key, value: String, allowed| Err(InputError::Value { key, value, allowed });
+        let cpus = self.cpus(queues);
+        if cpus == 0 || cpus > MOST {
+            return wrong("cpus", cpus.to_string(), "a host has 1 to 1024 CPUs");
+        }
+        if self.hyperthreads && cpus % 2 == 1 {
+            return wrong("hyperthreads", "true".to_owned(), "cores of two hyperthreads need an even number of CPUs");
+        }
+        let threads = self.threads(queues);
+        if threads == 0 || threads > MOST {
+            return wrong("threads", threads.to_string(), "a server has 1 to 1024 threads");
+        }
+        let Some(irq_cpus) = &self.irq_cpus else { return Ok(()) };
+        if irq_cpus.len() != queues as usize {
+            return wrong("irq_cpus", format!("{irq_cpus:?}"), "name one CPU for each queue");
+        }
+        if irq_cpus.iter().any(|cpu| *cpu >= cpus) {
+            return wrong("irq_cpus", format!("{irq_cpus:?}"), "CPUs are numbered from 0 to one less than `cpus`");
+        }
+        Ok(())
+    }
+}
+
+/// Which server thread a connection belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spread {
+    queues: u32,
+    threads: u32,
+    pub(crate) by_queue: bool,
+}
+
+impl Spread {
+    pub(crate) fn server(self, conn: u32, queue: u32) -> usize {
+        if !self.by_queue {
+            return (conn % self.threads) as usize;
+        }
+        if self.threads <= self.queues {
+            return (queue % self.threads) as usize;
+        }
+        // Threads queue, queue + queues, queue + 2 queues, ...
+        let others = (self.threads - 1 - queue) / self.queues;
+        (queue + self.queues * (conn % (others + 1))) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_per_queue_unless_said_otherwise() {
+        let spread = Topology::default().spread(4);
+        assert!((0..4).all(|queue| spread.server(17, queue) == queue as usize));
+    }
+
+    #[test]
+    fn by_queue_a_thread_only_serves_its_own_and_every_queue_is_served() {
+        for (threads, queues) in [(1, 4), (3, 4), (4, 4), (6, 4), (8, 4), (9, 4)] {
+            let topology = Topology { threads: Some(threads), by_queue: Some(true), ..Topology::default() };
+            let spread = topology.spread(queues);
+            let mut served = vec![false; threads as usize];
+            for conn in 0..100 {
+                let server = spread.server(conn, conn % 7 % queues) as u32;
+                assert_eq!(server % queues.min(threads), conn % 7 % queues % threads, "{threads} {queues}");
+                served[server as usize] = true;
+            }
+            assert!(served.iter().all(|served| *served), "{threads} threads on {queues} queues: {served:?}");
+        }
+    }
+
+    #[test]
+    fn dealt_out_in_turn_otherwise() {
+        let topology = Topology { threads: Some(3), ..Topology::default() };
+        let spread = topology.spread(2);
+        assert_eq!((0..6).map(|conn| spread.server(conn, 0)).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
+    }
+}

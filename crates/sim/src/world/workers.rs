@@ -1,0 +1,38 @@
+//! The pool's workers that sleep.
+
+#[derive(Debug, Default)]
+pub(super) struct Workers {
+    /// By CPU.
+    threads: Vec<usize>,
+    /// They stay on their CPUs.
+    pinned: bool,
+    /// The one that slept last at the end.
+    pub(super) sleeping: Vec<usize>,
+}
+
+impl Workers {
+    pub(super) fn new(pinned: bool) -> Self {
+        Self { pinned, ..Self::default() }
+    }
+
+    /// The worker of the next CPU.
+    pub(super) fn add(&mut self, thread: usize) {
+        self.threads.push(thread);
+        // The first one is to be taken first.
+        self.sleeping.insert(0, thread);
+    }
+
+    /// A worker to be woken: the first one on this CPU or after it, or the one that slept last.
+    pub(super) fn take(&mut self, near: usize) -> Option<usize> {
+        if !self.pinned {
+            return self.sleeping.pop();
+        }
+        let count = self.threads.len();
+        let place = |thread: usize| {
+            let cpu = self.threads.binary_search(&thread).expect("a worker");
+            (cpu + count - near) % count
+        };
+        let at = (0..self.sleeping.len()).min_by_key(|at| place(self.sleeping[*at]))?;
+        Some(self.sleeping.swap_remove(at))
+    }
+}
