@@ -5,7 +5,7 @@
 //! puts the new constants here; nobody else may have to.
 
 use abey_delivery::{Mode, Nanos};
-use abey_sim::{Arrivals, Delay, Load, Profile, Responder, Scenario, Size, Sizes, run};
+use abey_sim::{Arrivals, Delay, Load, Profile, Responder, Scenario, Size, Sizes, Topology, run};
 
 fn profile() -> Profile {
     Profile::parse("round.toml", include_str!("round.toml")).expect("the test's profile is valid")
@@ -82,6 +82,14 @@ fn outcomes_are_what_they_were() {
     };
     let receiving = Scenario { responder: Responder::Receive, ..scenario("sockbusy50", Load::Open(60e3)) };
     let gaps = |cv| Scenario { arrivals: Arrivals::Lognormal { cv }, ..plain("fullbusy") };
+    let topology = Topology {
+        cpus: Some(6),
+        hyperthreads: true,
+        threads: Some(9),
+        unpinned: true,
+        unpinned_pollers: true,
+        ..Topology::default()
+    };
     let runs = [
         ("base", plain("base")),
         ("suspend20", plain("suspend20")),
@@ -93,20 +101,24 @@ fn outcomes_are_what_they_were() {
         ("receiving", receiving),
         ("constant", Scenario { arrivals: Arrivals::Constant, ..plain("napibusy") }),
         ("gaps", gaps(2.0)),
+        ("floating", Scenario { topology: topology.clone(), ..plain("base") }),
+        ("floating threads", Scenario { topology, ..scenario("threaded", Load::Closed) }),
     ];
     let now: Vec<_> = runs.iter().map(|(name, run)| (*name, hash(run))).collect();
     assert_eq!(now, KNOWN);
 }
 
-const KNOWN: [(&str, u64); 10] = [
-    ("base", 1_922_136_259_127_160_087),
-    ("suspend20", 8_441_850_387_375_523_183),
-    ("threaded", 8_660_425_825_109_735_138),
-    ("hold50", 11_257_220_783_612_996_578),
-    ("closed", 17_377_552_684_801_859_399),
-    ("everything", 7_149_937_088_110_332_416),
-    ("thinking", 14_442_245_777_052_118_378),
-    ("receiving", 799_447_241_125_396_992),
-    ("constant", 12_063_861_846_323_198_031),
-    ("gaps", 925_000_445_528_152_590),
+const KNOWN: [(&str, u64); 12] = [
+    ("base", 14_054_064_307_992_456_530),
+    ("suspend20", 10_663_215_264_387_702_527),
+    ("threaded", 5_361_711_763_232_653_130),
+    ("hold50", 11_634_443_652_197_360_972),
+    ("closed", 8_196_464_006_344_808_453),
+    ("everything", 5_985_432_028_831_256_495),
+    ("thinking", 6_739_162_190_914_892_708),
+    ("receiving", 4_981_924_422_561_107_972),
+    ("constant", 17_930_883_995_279_423_482),
+    ("gaps", 11_519_278_808_830_379_701),
+    ("floating", 6_973_804_921_731_839_813),
+    ("floating threads", 2_051_182_060_809_446_794),
 ];
