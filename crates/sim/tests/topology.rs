@@ -2,7 +2,7 @@
 
 use abey_delivery::{Mode, Nanos};
 use abey_sim::profile::CState;
-use abey_sim::{Delay, Load, Outcome, Profile, Scenario, Topology, run, run_traced};
+use abey_sim::{Delay, Load, Outcome, Profile, Responder, Scenario, Topology, run, run_traced};
 use proptest::prelude::*;
 
 fn plain() -> Profile {
@@ -76,9 +76,11 @@ proptest! {
     fn every_mode_works_on_every_topology((queues, topology) in hosts(), seed in any::<u64>(), yields in any::<bool>()) {
         let mut profile = profile();
         profile.softirq.yields_to_thread = yields;
-        for mode in modes() {
+        let receive = |name: &str| (Responder::Receive, name.parse::<Mode>().expect(name));
+        let runs = modes().map(|mode| (Responder::EventLoop, mode)).chain([receive("sockbusy50"), receive("base")]);
+        for (responder, mode) in runs {
             let busy = Scenario {
-                queues, topology: topology.clone(), connections: 60, seed, duration: Nanos::from_millis(3),
+                responder, queues, topology: topology.clone(), connections: 60, seed, duration: Nanos::from_millis(3),
                 ..scenario(mode, Load::Open(300e3))
             };
             let outcome = run(&profile, &busy).expect("the scenario is valid");
