@@ -15,7 +15,7 @@ fn profile() -> Profile {
     profile.thread.wake_scan_cpus = Some(2);
     profile.thread.wake_scan.stall_cycles = 100;
     profile.thread.remote_wake.instructions = 500;
-    profile.thread.balance_ns = 1_000_000;
+    profile.thread.balance_ns = 200_000;
     profile.thread.newly_idle_ns = 20_000;
     profile.thread.migration_cycles = 1_000;
     profile
@@ -86,13 +86,14 @@ proptest! {
             let outcome = run(&profile, &busy).expect("the scenario is valid");
             prop_assert_eq!(outcome.requests, outcome.answers + outcome.outstanding, "{}", mode);
 
-            // Everybody sends once in the first 20 ms and then thinks until after the end.
+            // Everybody sends once in the first 20 ms, and more than one CPU can serve; then all think until after the end.
             let last = Scenario {
-                think: Some(Delay::Constant(Nanos::from_millis(1_000))), connections: 25,
-                duration: Nanos::from_millis(60), ..Scenario { load: Load::Closed, ..busy }
+                think: Some(Delay::Constant(Nanos::from_millis(1_000))), connections: 120,
+                service: Some(Delay::Exponential { mean: Nanos::from_micros(250) }),
+                duration: Nanos::from_millis(90), ..Scenario { load: Load::Closed, ..busy }
             };
             let outcome = run(&profile, &last).expect("the scenario is valid");
-            prop_assert_eq!((outcome.requests, outcome.answers, outcome.outstanding), (25, 25, 0), "{}", mode);
+            prop_assert_eq!((outcome.requests, outcome.answers, outcome.outstanding), (120, 120, 0), "{}", mode);
         }
     }
 }
