@@ -1,4 +1,10 @@
 //! Threaded NAPI (2021): polls in softirq, in a thread for each queue, or by a pool of workers.
+//!
+//! What the simulation says about the tail of softirq: packets wait for no poll longer than 0.1 ms in any context. But with
+//! 1-byte requests a fourteenth of them is served by threads that are on one of the eight CPUs which poll in softirq, and
+//! those wait for the softirq, 1 ms at the 90th percentile and 3 ms at the 99th; all others wait 0.04 ms at most. The
+//! scheduler takes such a CPU to be idle, or to run one thread, and does not move it. A NAPI thread is a thread on its CPU,
+//! so others are woken elsewhere, and whoever wakes them has to look for that place: the throughput that it costs.
 
 use abey_delivery::{Mode, Nanos};
 use serde::Deserialize;
