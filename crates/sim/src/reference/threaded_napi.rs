@@ -1,6 +1,6 @@
 //! Threaded NAPI (2021): polls in softirq, in a thread for each queue, or by a pool of workers.
 //!
-//! What the simulation says about the tail of softirq: packets wait for no poll longer than 0.1 ms in any context. But with
+//! What the simulation says about the tail of softirq: no packet waits longer than 0.1 ms for its poll. But with
 //! 1-byte requests a fourteenth of them is served by threads that are on one of the eight CPUs which poll in softirq, and
 //! those wait for the softirq, 1 ms at the 90th percentile and 3 ms at the 99th; all others wait 0.04 ms at most. The
 //! scheduler takes such a CPU to be idle, or to run one thread, and does not move it. A NAPI thread is a thread on its CPU,
