@@ -159,7 +159,7 @@ fn row_cost(row: &Row) -> f64 {
     let saturated = row.load == "MAX" || (row.load == "1000K" && row.mode != "fullbusy");
     let mut sum = 0.0;
     if saturated && let Some(qps) = row.figures.get("qps").and_then(|f| Some((f.published?, f.predicted))) {
-        let good = if row.load == "MAX" { 0.004 } else { 0.04 };
+        let good = if row.load == "MAX" { 0.002 } else { 0.04 };
         sum += huber(libm::log(qps.1 / qps.0) / good);
     }
     for (column, good) in GOOD {
@@ -177,9 +177,13 @@ fn row_cost(row: &Row) -> f64 {
     sum
 }
 
-/// Saturated rows are Little's law, and spinning executes what it likes: neither says much about costs.
+/// Saturated rows are Little's law, and spinning executes what it likes: neither says much about costs. Nor do rows just
+/// below saturation: there the study's cycles per query rise again with the load, for a reason that the model does not have.
 fn weight(row: &Row, column: &str, saturated: bool) -> f64 {
+    let published = |column| row.figures.get(column).and_then(|figure| figure.published);
+    let nearly_saturated = published("cpu_percent").is_some_and(|percent| percent > 80.0 && percent < 100.0);
     match column {
+        _ if nearly_saturated && !saturated => 0.1,
         "avg_us" | "p95_us" | "epoll_waits_per_query" if saturated => 0.05,
         "p99_us" if saturated => 0.2,
         "instructions_per_query" if row.mode == "fullbusy" && row.load != "MAX" => 0.05,

@@ -58,6 +58,8 @@ fn modes_that_were_not_fitted_are_predicted_well_and_in_the_right_order() {
         let error = summary.predicted.iter().find(|error| error.column == column).expect(column);
         assert!(error.rows == 48 && error.median <= most, "{error:?}");
     }
+    let max = summary.max_qps.as_ref().expect("eight predicted rows at MAX");
+    assert!(max.rows == 8 && max.worst <= 3.0, "{max:?}");
     for order in &summary.orders {
         assert!(order.pairs > 100 && order.right * 100 >= order.pairs * 95, "{order:?}");
     }

@@ -68,6 +68,9 @@ struct FitArgs {
     /// The same seed tries the same candidates.
     #[arg(long, default_value_t = 7)]
     seed: u64,
+    /// How far the first candidates are from the profile, in percent of each figure; less to refine a fit.
+    #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u8).range(1..=100))]
+    spread: u8,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -169,7 +172,12 @@ fn run_fit(args: &FitArgs) -> Result<ExitCode, Failure> {
     let style =
         ProgressStyle::with_template("fitting [{bar:40}] {pos}/{len} cost {msg}").expect("a template that parses");
     bar.set_style(style.progress_chars("=> "));
-    let options = Options { evaluations: args.evaluations as usize, seed: args.seed, ..Options::default() };
+    let options = Options {
+        evaluations: args.evaluations as usize,
+        seed: args.seed,
+        spread: f64::from(args.spread) / 100.0,
+        ..Options::default()
+    };
     let fitted = fit::fit(&text, &options, &mut |tried, best| {
         bar.set_position(tried as u64);
         bar.set_message(format!("{best:.1}"));

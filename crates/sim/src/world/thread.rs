@@ -66,9 +66,10 @@ impl Thread {
 }
 
 impl World<'_> {
+    /// What a thread had in the caches is displaced. Again before it has it all back, it loses only what it had back.
     pub(super) fn disturb(&mut self, thread: usize, cycles: u64) {
         let thread = &mut self.threads[thread];
-        thread.debt_cycles += cycles;
+        thread.debt_cycles = thread.debt_cycles.max(cycles);
         thread.disturbed = true;
     }
 
