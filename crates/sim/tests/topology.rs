@@ -69,7 +69,7 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
     /// The core's invariants hold around every event, no request is lost, and all are answered when no more come.
     #[test]
@@ -86,14 +86,15 @@ proptest! {
             let outcome = run(&profile, &busy).expect("the scenario is valid");
             prop_assert_eq!(outcome.requests, outcome.answers + outcome.outstanding, "{}", mode);
 
-            // Everybody sends once in the first 20 ms, and more than one CPU can serve; then all think until after the end.
+            // Everybody sends once in the first 20 ms, more than one CPU can serve, and thinks until after the end. One CPU
+            // needs 15 ms, and 75 ms beside four threads that never sleep.
             let last = Scenario {
-                think: Some(Delay::Constant(Nanos::from_millis(1_000))), connections: 120,
+                think: Some(Delay::Constant(Nanos::from_millis(1_000))), connections: 60,
                 service: Some(Delay::Exponential { mean: Nanos::from_micros(250) }),
-                duration: Nanos::from_millis(90), ..Scenario { load: Load::Closed, ..busy }
+                duration: Nanos::from_millis(200), ..Scenario { load: Load::Closed, ..busy }
             };
             let outcome = run(&profile, &last).expect("the scenario is valid");
-            prop_assert_eq!((outcome.requests, outcome.answers, outcome.outstanding), (120, 120, 0), "{}", mode);
+            prop_assert_eq!((outcome.requests, outcome.answers, outcome.outstanding), (60, 60, 0), "{}", mode);
         }
     }
 }
