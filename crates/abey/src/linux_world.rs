@@ -1,10 +1,14 @@
 //! What the commands of the Linux world share: the namespace option, error statuses, which modes exist there.
 
-use abey_delivery::{Mode, NapiSettings, PollContext};
+use std::path::Path;
+
+use abey_delivery::{Mode, ModeSettings, PollContext};
 use abey_linux::apply::{ApplyError, JournalError};
 use abey_linux::device::DeviceError;
 use abey_linux::netlink::NetlinkError;
 use abey_linux::netns::{NetNs, NetNsError};
+use abey_sim::SettingsFile;
+use abey_sim::plan::mode_of;
 
 use crate::failure::Failure;
 
@@ -56,15 +60,48 @@ impl Namespace {
     }
 }
 
-/// The NAPI settings of a mode that the kernel can deliver.
-pub(crate) fn napi_part_only(mode: Mode) -> Result<NapiSettings, Failure> {
-    let settings = mode.settings().napi;
-    if settings.hold.is_some() || settings.context == PollContext::Workqueue {
-        return Err(Failure::usage(format!(
-            "the Linux kernel has no mode `{mode}`: it exists in the datapath and sim worlds only"
-        )));
+/// Settings that the kernel is to have, as a mode or as a settings file has them.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// The mode's name, or the file's: for messages, and it reads well in a sentence.
+    pub name: String,
+    /// The mode that has exactly these settings.
+    pub mode: Option<Mode>,
+    /// All of them.
+    pub settings: ModeSettings,
+}
+
+impl Wanted {
+    /// A mode that the kernel can deliver.
+    pub(crate) fn mode(mode: Mode) -> Result<Self, Failure> {
+        let settings = mode.settings();
+        if only_ours(&settings).is_some() {
+            return Err(Failure::usage(format!(
+                "the Linux kernel has no mode `{mode}`: it exists in the datapath and sim worlds only"
+            )));
+        }
+        Ok(Self { name: mode.to_string(), mode: Some(mode), settings })
     }
-    Ok(settings)
+
+    /// The settings of a file, if the kernel can deliver them.
+    pub(crate) fn file(path: &Path) -> Result<Self, Failure> {
+        let SettingsFile { name, settings, .. } = SettingsFile::load(path).map_err(Failure::usage)?;
+        if let Some(what) = only_ours(&settings) {
+            return Err(Failure::usage(format!(
+                "{name} asks for {what}, which the Linux kernel does not have: it exists in the datapath and sim worlds only"
+            )));
+        }
+        Ok(Self { name, mode: mode_of(&settings), settings })
+    }
+}
+
+/// What of some settings the kernel does not have.
+fn only_ours(settings: &ModeSettings) -> Option<&'static str> {
+    match &settings.napi {
+        napi if napi.hold.is_some() => Some("hold"),
+        napi if napi.context == PollContext::Workqueue => Some("threaded = \"workqueue\""),
+        _ => None,
+    }
 }
 
 impl From<NetNsError> for Failure {

@@ -5,7 +5,7 @@ use crate::random::Random;
 
 /// The levels of moderation that adaptation chooses from, as the drivers' common library has them for CQE mode
 /// (Linux `Documentation/networking/net_dim.rst`).
-const LEVELS: [Moderation; 5] = [
+pub(crate) const LEVELS: [Moderation; 5] = [
     Moderation { usecs: 2, frames: 256 },
     Moderation { usecs: 8, frames: 128 },
     Moderation { usecs: 16, frames: 64 },

@@ -73,6 +73,9 @@ pub enum InputError {
     /// Busy polling is set to what cannot be.
     #[error(transparent)]
     Settings(#[from] abey_delivery::SettingsError),
+    /// A scenario's settings file cannot be used.
+    #[error(transparent)]
+    SettingsFile(#[from] crate::settings_file::SettingsFileError),
     /// There is no profile of this name.
     #[error("there is no profile `{0}`: the shipped ones are {shipped}; or give the path of a TOML file", shipped = Profile::SHIPPED.map(|(name, _)| name).join(", "))]
     Unknown(String),
@@ -123,7 +126,7 @@ impl InputError {
             Self::WireOverload { .. } => Some("load"),
             Self::Settings(_) => Some("modes"),
             Self::Unknown(_) | Self::Read { .. } => Some("profile"),
-            Self::Parse { .. } | Self::At { .. } => None,
+            Self::Parse { .. } | Self::At { .. } | Self::SettingsFile(_) => None,
         }
     }
 }

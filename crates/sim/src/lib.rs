@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod fit;
+pub mod plan;
 pub mod profile;
 pub mod reference;
 pub mod scenario;
@@ -38,6 +39,7 @@ mod input;
 mod nic;
 mod outcome;
 mod random;
+mod settings_file;
 mod trace;
 mod waits;
 mod wire;
@@ -49,5 +51,6 @@ pub use outcome::Outcome;
 pub use profile::Profile;
 pub use scenario::{Arrivals, Load, NicSettings, Responder, Scenario, ScenarioFile, Sizes};
 pub use topology::Topology;
+pub use settings_file::{SettingsFile, SettingsFileError};
 pub use trace::Trace;
 pub use world::{run, run_traced};

@@ -16,7 +16,7 @@ use abey_linux::library::find_library;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::failure::Failure;
-use crate::linux_world::{World, napi_part_only};
+use crate::linux_world::{Wanted, World};
 use crate::output::{print_document, print_text};
 
 /// Measure every delivery mode on this machine, on a test network of its own
@@ -140,7 +140,7 @@ fn matrix(args: &Args) -> Result<(Matrix, String), Failure> {
         args.modes.clone()
     };
     for (at, mode) in modes.iter().enumerate() {
-        napi_part_only(*mode)?;
+        Wanted::mode(*mode)?;
         if matches!(mode, Mode::SockBusy(_)) {
             return Err(Failure::usage(format!(
                 "mode `{mode}` is for blocking receives, and the measured servers wait in epoll: leave it out"

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use abey_delivery::{EpollBusyPoll, Mode, ModeSettings};
+use abey_delivery::{EpollBusyPoll, Mode};
 use abey_linux::apply::{Applied, JOURNAL_DIRECTORY, Place, Plan, Restored, Target, restore_abandoned};
 use abey_linux::device::{Device, device_named, devices};
 use abey_linux::library::{self, LibraryConfig, Steering};
@@ -22,7 +22,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 use crate::commands::guard::Guard;
 use crate::failure::Failure;
-use crate::linux_world::{Namespace, World, napi_part_only};
+use crate::linux_world::{Namespace, Wanted, World};
 use crate::program::{find_program, why_not_preloaded};
 use crate::supervise::{Signals, Supervised, Watch};
 
@@ -30,8 +30,11 @@ use crate::supervise::{Signals, Supervised, Watch};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The mode: base, deferX, napibusy, fullbusy, suspendX, threaded, threaded-busy or sockbusyX, X in microseconds
-    #[arg(long, value_name = "MODE")]
-    mode: Mode,
+    #[arg(long, value_name = "MODE", required_unless_present = "settings")]
+    mode: Option<Mode>,
+    /// A settings file in place of a mode, as `abey plan --output` writes it
+    #[arg(long, value_name = "FILE", conflicts_with = "mode")]
+    settings: Option<PathBuf>,
     /// The devices the program receives from; without it, the one that has the address it listens on
     #[arg(long = "dev", value_name = "DEV")]
     devices: Vec<String>,
@@ -68,11 +71,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     args.world.only_linux()?;
     let program = find_program(&args.command[0])?;
-    let settings = settings(&args)?;
-    check_epoll(settings.epoll)?;
-    let library = library_for(&args, &settings)?;
+    let wanted = wanted(&args)?;
+    check_epoll(wanted.settings.epoll)?;
+    let library = library_for(&args, &wanted)?;
     if let Some(why) = library.as_ref().and_then(|_| why_not_preloaded(&program)) {
-        let said = format!("{} {why}, so {} cannot reach its event loop", program.display(), args.mode);
+        let said = format!("{} {why}, so {} cannot reach its event loop", program.display(), wanted.name);
         if args.strict {
             return Err(Failure::lacks(format!(
                 "{said}: use a mode that needs nothing of the program, such as defer50"
@@ -81,7 +84,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         eprintln!("abey: {said}; only the settings of the device are in force");
     }
     let netns = args.namespace.open()?;
-    let mut run = Run { args: &args, settings, netns, applied: Vec::new() };
+    let mut run = Run { args: &args, wanted, netns, applied: Vec::new() };
     let named = run.named_devices()?;
     let library = library.map(|path| (path, run.library_config(&named)));
 
@@ -104,7 +107,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 /// One `abey run`.
 struct Run<'a> {
     args: &'a Args,
-    settings: ModeSettings,
+    wanted: Wanted,
     netns: NetNs,
     applied: Vec<Applied>,
 }
@@ -127,7 +130,7 @@ impl Run<'_> {
             steering: self.args.steer.then_some(Steering { queues }),
             strict: self.args.strict,
             skip: self.args.skip.clone(),
-            ..LibraryConfig::new(Some(self.args.mode), &self.settings)
+            ..LibraryConfig::new(self.wanted.mode, &self.wanted.settings)
         }
     }
 
@@ -169,7 +172,7 @@ impl Run<'_> {
                     return Watch::Stop;
                 }
                 Err(error) => {
-                    eprintln!("abey: {} is not active: {error}", self.args.mode);
+                    eprintln!("abey: {} is not active: {error}", self.wanted.name);
                     search = None;
                 }
             }
@@ -183,7 +186,7 @@ impl Run<'_> {
         let target =
             if self.args.queues.is_empty() { Target::Device } else { Target::Queues(self.args.queues.clone()) };
         let able = napi_capabilities(place.netlink())?;
-        let wanted = NapiChange::to(&self.settings.napi);
+        let wanted = NapiChange::to(&self.wanted.settings.napi);
         let plan = Plan::new(&mut place, device, &target, &wanted, able)?;
         for warning in plan.warnings() {
             eprintln!("abey: {warning}");
@@ -301,20 +304,22 @@ fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-fn settings(args: &Args) -> Result<ModeSettings, Failure> {
-    napi_part_only(args.mode)?;
-    let mut settings = args.mode.settings();
+fn wanted(args: &Args) -> Result<Wanted, Failure> {
+    let mut wanted = match (args.mode, &args.settings) {
+        (Some(mode), _) => Wanted::mode(mode)?,
+        (None, Some(file)) => Wanted::file(file)?,
+        (None, None) => return Err(Failure::usage("say which settings: give --mode or --settings")),
+    };
     if let Some(budget) = args.budget {
-        let Some(epoll) = &mut settings.epoll else {
-            return Err(Failure::usage(format!(
-                "--budget has no meaning in mode `{}`: it does not busy poll",
-                args.mode
-            )));
+        let Some(epoll) = &mut wanted.settings.epoll else {
+            let what = if args.settings.is_some() { "with" } else { "in mode" };
+            let name = &wanted.name;
+            return Err(Failure::usage(format!("--budget has no meaning {what} `{name}`: it does not busy poll")));
         };
         epoll.budget = budget;
     }
-    settings.validate().map_err(Failure::usage)?;
-    Ok(settings)
+    wanted.settings.validate().map_err(Failure::usage)?;
+    Ok(wanted)
 }
 
 /// Whether this kernel and this user can have the epoll parameters at all.
@@ -333,11 +338,11 @@ fn check_epoll(wanted: Option<EpollBusyPoll>) -> Result<(), Failure> {
 }
 
 /// The library, where the mode needs something of the program itself.
-fn library_for(args: &Args, settings: &ModeSettings) -> Result<Option<PathBuf>, Failure> {
+fn library_for(args: &Args, wanted: &Wanted) -> Result<Option<PathBuf>, Failure> {
     let config = LibraryConfig {
         poll_on_zero_timeout: args.poll_on_zero_timeout,
         steering: args.steer.then(Steering::default),
-        ..LibraryConfig::new(Some(args.mode), settings)
+        ..LibraryConfig::new(wanted.mode, &wanted.settings)
     };
     if config.is_passive() {
         return Ok(None);

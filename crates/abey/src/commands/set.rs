@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use abey_delivery::{Mode, Nanos, PollContext};
+use abey_delivery::{Mode, ModeSettings, Nanos, PollContext};
 use abey_linux::apply::{JOURNAL_DIRECTORY, Place, Plan, Restored, SettingChange, Step, Target, restore_abandoned};
 use abey_linux::device::{Device, device_named, devices};
 use abey_linux::napi::{NapiChange, napi};
@@ -11,7 +11,7 @@ use abey_linux::probe::napi_capabilities;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::linux_world::{Namespace, napi_part_only};
+use crate::linux_world::{Namespace, Wanted};
 use crate::output::{print_rows, print_text};
 
 /// Change the delivery settings of a device's NAPI instances, or of one; they stay changed
@@ -27,12 +27,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "device", conflicts_with = "napi")]
     queues: Vec<u32>,
     #[command(flatten)]
-    wanted: Wanted,
+    settings: Settings,
     /// List the changes and make none
     #[arg(long)]
     dry_run: bool,
     /// Put back the settings that an `abey run` changed and could not put back because it was killed
-    #[arg(long, conflicts_with_all = ["napi", "queues", "dry_run", "Wanted"])]
+    #[arg(long, conflicts_with_all = ["napi", "queues", "dry_run", "Settings"])]
     restore: bool,
     #[command(flatten)]
     namespace: Namespace,
@@ -47,10 +47,13 @@ pub(crate) struct Args {
 /// The settings; at least one has to be given.
 #[derive(clap::Args)]
 #[group(multiple = true)]
-struct Wanted {
+struct Settings {
     /// All the NAPI settings of a mode (base, deferX, napibusy, fullbusy, suspendX, threaded, threaded-busy)
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
+    /// All the NAPI settings of a settings file, as `abey plan --output` writes it
+    #[arg(long = "settings", value_name = "FILE", conflicts_with = "mode")]
+    file: Option<PathBuf>,
     /// How many empty polls may re-arm the timer instead of unmasking the interrupt
     #[arg(long, value_name = "N")]
     defer_hard_irqs: Option<u32>,
@@ -72,13 +75,19 @@ enum Threaded {
     Busy,
 }
 
-impl Wanted {
-    /// Single settings win over those of the mode.
-    fn change(&self) -> Result<NapiChange, Failure> {
-        let mut change = match self.mode {
-            Some(mode) => NapiChange::to(&napi_part_only(mode)?),
-            None => NapiChange::default(),
-        };
+impl Settings {
+    /// The bundle of settings that was asked for.
+    fn bundle(&self) -> Result<Option<Wanted>, Failure> {
+        match (self.mode, &self.file) {
+            (Some(mode), _) => Wanted::mode(mode).map(Some),
+            (None, Some(file)) => Wanted::file(file).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Single settings win over those of the bundle.
+    fn change(&self, bundle: Option<&Wanted>) -> Result<NapiChange, Failure> {
+        let mut change = bundle.map(|bundle| NapiChange::to(&bundle.settings.napi)).unwrap_or_default();
         change.defer_hard_irqs = self.defer_hard_irqs.or(change.defer_hard_irqs);
         change.gro_flush_timeout = self.gro_flush_timeout.or(change.gro_flush_timeout);
         change.irq_suspend_timeout = self.irq_suspend_timeout.or(change.irq_suspend_timeout);
@@ -90,8 +99,8 @@ impl Wanted {
         change.context = context.or(change.context);
         if change.is_empty() {
             return Err(Failure::usage(
-                "nothing to set: give --mode, or one of --defer-hard-irqs, --gro-flush-timeout, --irq-suspend-timeout \
-                 and --threaded",
+                "nothing to set: give --mode, --settings, or one of --defer-hard-irqs, --gro-flush-timeout, \
+                 --irq-suspend-timeout and --threaded",
             ));
         }
         Ok(change)
@@ -102,7 +111,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.restore {
         return restore(&args);
     }
-    let wanted = args.wanted.change()?;
+    let bundle = args.settings.bundle()?;
+    let wanted = args.settings.change(bundle.as_ref())?;
     let netns = args.namespace.open()?;
     let mut place = Place::open(&netns)?;
     let (device, target) = find(&mut place, &args, netns.description())?;
@@ -125,12 +135,28 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     for change in changes {
         text += &format!("{change}{}\n", if args.dry_run { " (not changed: dry run)" } else { "" });
     }
-    if let Some(mode) = args.wanted.mode.filter(|mode| mode.settings().epoll.is_some()) {
-        eprintln!(
-            "abey: {mode} also needs epoll parameters in the server: start it with `abey run`, or set them in the server"
-        );
+    if let Some(said) = bundle.and_then(|bundle| left_to_the_server(&bundle, args.settings.file.is_some())) {
+        eprintln!("abey: {said}");
     }
     print_text(&text)
+}
+
+/// What of a bundle is no setting of a NAPI instance, in words.
+fn left_to_the_server(bundle: &Wanted, from_file: bool) -> Option<String> {
+    let ModeSettings { epoll, max_wait, socket_busy_poll, .. } = bundle.settings;
+    let name = &bundle.name;
+    match (epoll, from_file) {
+        (None, _) if max_wait.is_none() && socket_busy_poll.is_none() => None,
+        (Some(_), false) => Some(format!(
+            "{name} also needs epoll parameters in the server: start it with `abey run`, or set them in the server"
+        )),
+        (None, false) => {
+            Some(format!("{name} is a matter of the server alone: start it with `abey run --mode {name}`"))
+        }
+        (_, true) => Some(format!(
+            "what {name} says of epoll, waits and sockets belongs to the server: start it with `abey run --settings {name}`"
+        )),
+    }
 }
 
 fn find(place: &mut Place, args: &Args, namespace: &str) -> Result<(Device, Target), Failure> {

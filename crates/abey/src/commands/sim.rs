@@ -137,22 +137,22 @@ fn run_scenario(path: &Path, args: &Args) -> Result<ExitCode, Failure> {
     file.validate(&profile).map_err(input)?;
     let scenarios = file.scenarios();
     let rows = match &args.trace {
-        Some(trace) => vec![traced(&profile, &scenarios, trace)?],
+        Some(trace) => vec![traced(&profile, &file, &scenarios, trace)?],
         None => {
             let outcomes = abey_sim::reference::run_all(&profile, &scenarios).map_err(input)?;
-            scenarios.iter().zip(outcomes).map(|(scenario, outcome)| OwnRow::new(scenario, outcome)).collect()
+            scenarios.iter().zip(outcomes).map(|(scenario, outcome)| OwnRow::new(&file, scenario, outcome)).collect()
         }
     };
     if args.json { print_rows(&rows) } else { print_text(&format!("{}\n", own_table(&rows))) }
 }
 
-fn traced(profile: &Profile, scenarios: &[Scenario], path: &Path) -> Result<OwnRow, Failure> {
+fn traced(profile: &Profile, file: &ScenarioFile, scenarios: &[Scenario], path: &Path) -> Result<OwnRow, Failure> {
     let [scenario] = scenarios else {
         return Err(Failure::usage("--trace shows one mode: name exactly one in the scenario's `modes`"));
     };
     let (outcome, trace) = run_traced(profile, scenario).map_err(input)?;
     write_trace(path, &trace).map_err(|error| Failure::lacks(format!("cannot write {}: {error}", path.display())))?;
-    Ok(OwnRow::new(scenario, outcome))
+    Ok(OwnRow::new(file, scenario, outcome))
 }
 
 fn write_trace(path: &Path, trace: &Trace) -> std::io::Result<()> {
@@ -207,8 +207,13 @@ struct OwnRow {
 }
 
 impl OwnRow {
-    fn new(scenario: &Scenario, outcome: Outcome) -> Self {
-        Self { mode: scenario.mode.to_string(), load: scenario.load.to_string(), outcome }
+    /// Settings that are no mode's have the name of their file.
+    fn new(file: &ScenarioFile, scenario: &Scenario, outcome: Outcome) -> Self {
+        let mode = match &file.settings {
+            Some(name) if scenario.settings != scenario.mode.settings() => name.clone(),
+            _ => scenario.mode.to_string(),
+        };
+        Self { mode, load: scenario.load.to_string(), outcome }
     }
 }
 

@@ -1,5 +1,7 @@
 //! A user's scenario, as a TOML file.
 
+use std::path::Path;
+
 use abey_delivery::{Mode, ModeSettings, Nanos};
 use serde::Deserialize;
 
@@ -7,7 +9,9 @@ use super::parse::{arrivals, delay, load, modes, size, span};
 use super::{Arrivals, CONNECTIONS_PER_QUEUE, Load, NicSettings, Responder, Scenario, Sizes};
 use crate::distribution::{Delay, Size};
 use crate::input::{InputError, read};
+use crate::plan::nearest_mode;
 use crate::profile::Profile;
+use crate::settings_file::SettingsFile;
 use crate::topology::Topology;
 
 /// A user's scenario, as a TOML file: one run, or one for each of several modes.
@@ -36,7 +40,8 @@ use crate::topology::Topology;
 /// | key | unless given | what it is |
 /// | --- | --- | --- |
 /// | `profile` | `"epyc-7662"` | a shipped host profile, or the path of one |
-/// | `modes` | required | delivery modes to run: `["base", "suspend20"]` |
+/// | `modes` | required, or `settings` | delivery modes to run: `["base", "suspend20"]` |
+/// | `settings` | none | a settings file to run after the modes; a relative path starts where the scenario is |
 /// | `load` | required | requests per second over all connections (`"400k"`), or `"max"`: a closed loop |
 /// | `server` | `"event-loop"` | who answers: an event loop per queue; `"receive"`: a thread per queue that blocks in a receive, as a datagram server does; `"stack"`: the network stack itself, as it answers pings |
 /// | `queues` | 1 | receive queues |
@@ -76,8 +81,12 @@ pub struct ScenarioFile {
     /// A shipped profile, or the path of one.
     #[serde(default = "default_profile")]
     pub profile: String,
-    #[serde(deserialize_with = "modes")]
+    #[serde(default, deserialize_with = "modes")]
     modes: Vec<Mode>,
+    /// A settings file to run.
+    pub settings: Option<String>,
+    #[serde(skip)]
+    settings_file: Option<SettingsFile>,
     #[serde(deserialize_with = "load")]
     load: Load,
     #[serde(default)]
@@ -134,12 +143,18 @@ struct SizesTable {
 }
 
 impl ScenarioFile {
-    /// Reads a scenario from its text; `name` is for messages.
+    /// Reads a scenario from its text; `name` is for messages, and says where a relative path in it starts.
     ///
     /// # Errors
     /// If it has keys or values that are not allowed; the message has the line.
     pub fn parse(name: &str, text: &str) -> Result<Self, InputError> {
-        let file: Self = toml::from_str(text).map_err(|error| InputError::parse(name, text, &error))?;
+        let mut file: Self = toml::from_str(text).map_err(|error| InputError::parse(name, text, &error))?;
+        if let Some(path) = &file.settings {
+            file.settings_file = Some(SettingsFile::load(&Path::new(name).with_file_name(path))?);
+        } else if file.modes.is_empty() {
+            let allowed = "name at least one mode, such as [\"base\", \"suspend20\"], or a settings file";
+            return Err(InputError::Value { key: "modes", value: "[]".to_owned(), allowed }.at(name, text));
+        }
         Ok(Self { name: name.to_owned(), text: text.to_owned(), ..file })
     }
 
@@ -147,7 +162,7 @@ impl ScenarioFile {
     ///
     /// # Errors
     /// As [`Self::parse`], and if the file cannot be read.
-    pub fn load(path: &std::path::Path) -> Result<Self, InputError> {
+    pub fn load(path: &Path) -> Result<Self, InputError> {
         Self::parse(&path.display().to_string(), &read(path)?)
     }
 
@@ -171,9 +186,11 @@ impl ScenarioFile {
         scenarios.try_for_each(|scenario| scenario.validate(profile)).map_err(|error| error.at(&self.name, &self.text))
     }
 
-    /// One scenario for each mode.
+    /// One scenario for each mode, and one for the settings file.
     pub fn scenarios(&self) -> Vec<Scenario> {
-        self.modes.iter().map(|mode| self.scenario(*mode, mode.settings())).collect()
+        let of_file = self.settings_file.iter().map(|file| (nearest_mode(&file.settings), file.settings));
+        let of_modes = self.modes.iter().map(|mode| (*mode, mode.settings()));
+        of_modes.chain(of_file).map(|(mode, settings)| self.scenario(mode, settings)).collect()
     }
 
     /// The scenario under these settings; `mode` is for messages and tables.

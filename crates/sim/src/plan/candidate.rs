@@ -1,0 +1,139 @@
+//! Settings with what was simulated of them.
+
+use abey_delivery::{Mode, ModeSettings};
+use serde::Serialize;
+
+use super::family::{Family, mode_of};
+use super::requirements::{CPU_MARGIN, Goal, P99_MARGIN};
+use crate::outcome::Outcome;
+use crate::scenario::{Load, Scenario};
+
+/// What was simulated at one load: means over the runs, and the worst of them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AtLoad {
+    /// Requests per second.
+    pub load: f64,
+    /// Answers per second.
+    pub qps: f64,
+    /// Mean latency, in microseconds.
+    pub avg_us: f64,
+    /// 99th percentile, in microseconds.
+    pub p99_us: f64,
+    /// 99.9th percentile, in microseconds.
+    pub p999_us: f64,
+    /// CPU use in percent of the server's CPUs.
+    pub cpu_percent: f64,
+    /// The largest 99th percentile of the runs.
+    pub worst_p99_us: f64,
+    /// The largest CPU use of the runs.
+    pub worst_cpu_percent: f64,
+    /// Every run answered what was asked, but for chance.
+    pub carried: bool,
+}
+
+impl AtLoad {
+    fn new(runs: &[(&Scenario, &Outcome)]) -> Self {
+        let count = runs.len().max(1) as f64;
+        let mean = |figure: fn(&Outcome) -> f64| runs.iter().map(|(_, run)| figure(run)).sum::<f64>() / count;
+        let worst = |figure: fn(&Outcome) -> f64| runs.iter().map(|(_, run)| figure(run)).fold(0.0, f64::max);
+        Self {
+            load: runs.first().map_or(0.0, |(scenario, _)| rate(scenario)),
+            qps: mean(|run| run.qps),
+            avg_us: mean(|run| run.avg_us),
+            p99_us: mean(|run| run.p99_us),
+            p999_us: mean(|run| run.p999_us),
+            cpu_percent: mean(|run| run.cpu_percent),
+            worst_p99_us: worst(|run| run.p99_us),
+            worst_cpu_percent: worst(|run| run.cpu_percent),
+            carried: runs.iter().all(|(scenario, run)| carries(scenario, run)),
+        }
+    }
+}
+
+fn rate(scenario: &Scenario) -> f64 {
+    match scenario.load {
+        Load::Open(rate) => rate,
+        Load::Closed => 0.0,
+    }
+}
+
+/// Arrivals are a Poisson process: fewer answers by five standard deviations are no chance.
+fn carries(scenario: &Scenario, run: &Outcome) -> bool {
+    let asked = rate(scenario) * scenario.duration.as_nanos() as f64 / 1e9;
+    let answered = run.qps * scenario.duration.as_nanos() as f64 / 1e9;
+    answered >= asked * 0.995 - 5.0 * asked.sqrt()
+}
+
+/// Settings with what was simulated of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// The settings.
+    pub settings: ModeSettings,
+    /// The mechanism behind them.
+    pub family: Family,
+    /// The mode that has exactly these settings.
+    pub mode: Option<Mode>,
+    /// What was simulated, by load.
+    pub at: Vec<AtLoad>,
+    /// Simulated as a finalist: longer, with several seeds and at all loads.
+    pub confirmed: bool,
+}
+
+impl Candidate {
+    /// From runs in the order of their loads.
+    pub(super) fn new(settings: ModeSettings, runs: &[(&Scenario, &Outcome)], confirmed: bool) -> Self {
+        let at = runs.chunk_by(|(a, _), (b, _)| a.load == b.load).map(AtLoad::new).collect();
+        Self { settings, family: Family::of(&settings), mode: mode_of(&settings), at, confirmed }
+    }
+
+    /// The largest 99th percentile of all runs at all loads, in microseconds.
+    pub fn p99_us(&self) -> f64 {
+        self.at.iter().map(|at| at.worst_p99_us).fold(0.0, f64::max)
+    }
+
+    /// The CPU use that counts for a goal, in percent: the mean over the loads if it is to be little, the largest of all
+    /// runs if it is limited.
+    pub fn cpu_percent(&self, goal: Goal) -> f64 {
+        match goal {
+            Goal::P99AtMost(_) => self.at.iter().map(|at| at.cpu_percent).sum::<f64>() / self.at.len().max(1) as f64,
+            Goal::CpuAtMost(_) => self.at.iter().map(|at| at.worst_cpu_percent).fold(0.0, f64::max),
+        }
+    }
+
+    /// Whether every load was answered.
+    pub fn carries(&self) -> bool {
+        self.at.iter().all(|at| at.carried)
+    }
+
+    /// Answers per second at the highest load.
+    pub fn most_qps(&self) -> f64 {
+        self.at.last().map_or(0.0, |at| at.qps)
+    }
+
+    /// Whether every run met the goal, with the margin for the simulator's own error.
+    pub fn meets(&self, goal: Goal) -> bool {
+        self.carries() && self.excess(goal) <= 0.0
+    }
+
+    /// By how much the goal is missed, the margin included: microseconds or points of CPU; zero or less if it is met.
+    pub fn excess(&self, goal: Goal) -> f64 {
+        match goal {
+            Goal::P99AtMost(limit) => self.p99_us() * (1.0 + P99_MARGIN) - limit.as_nanos() as f64 / 1e3,
+            // Nothing uses more than all.
+            Goal::CpuAtMost(limit) => (self.cpu_percent(goal) + CPU_MARGIN).min(100.0) - limit,
+        }
+    }
+
+    /// What is to be small, once the goal is met: CPU use in percent or microseconds.
+    pub fn cost(&self, goal: Goal) -> f64 {
+        match goal {
+            Goal::P99AtMost(_) => self.cpu_percent(goal),
+            Goal::CpuAtMost(_) => self.p99_us(),
+        }
+    }
+
+    /// CPU and latency, both to be small; nothing for one that does not carry its load.
+    pub(super) fn point(&self, goal: Goal) -> Option<(f64, f64)> {
+        self.carries().then(|| (self.cpu_percent(goal), self.p99_us()))
+    }
+}

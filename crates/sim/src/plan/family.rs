@@ -1,0 +1,130 @@
+//! Families of settings: which mechanism they use, whatever the figures.
+
+use std::fmt;
+
+use abey_delivery::{Hold, Mode, ModeSettings, PollContext};
+use serde::Serialize;
+
+/// The mechanism behind settings; a family has one mode or several that differ in a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// Plain interrupts.
+    Base,
+    /// A timer in place of the interrupt.
+    Defer,
+    /// Deferral, and the event loop busy polls for a while before it sleeps.
+    NapiBusy,
+    /// The event loop never sleeps.
+    FullBusy,
+    /// Interrupts are suspended while the event loop finds work.
+    Suspend,
+    /// A polling thread per NAPI instance.
+    Threaded,
+    /// A polling thread per NAPI instance that never sleeps.
+    ThreadedBusy,
+    /// A pool of workers polls (sim and datapath only).
+    Workqueue,
+    /// Staying in poll mode by spinning (sim and datapath only).
+    Hold,
+    /// Staying in poll mode by timer (sim and datapath only).
+    HoldTimer,
+}
+
+impl Family {
+    /// The family that settings belong to.
+    pub fn of(settings: &ModeSettings) -> Self {
+        let napi = &settings.napi;
+        match (napi.context, napi.hold) {
+            (PollContext::Thread, _) => Self::Threaded,
+            (PollContext::BusyThread, _) => Self::ThreadedBusy,
+            (PollContext::Workqueue, _) => Self::Workqueue,
+            (_, Some(Hold::Spin(_))) => Self::Hold,
+            (_, Some(Hold::Timer(_))) => Self::HoldTimer,
+            _ if !napi.irq_suspend_timeout.is_zero() => Self::Suspend,
+            _ if settings.max_wait.is_some() => Self::FullBusy,
+            _ if settings.epoll.is_some() => Self::NapiBusy,
+            _ if napi.defers() => Self::Defer,
+            _ => Self::Base,
+        }
+    }
+
+    /// The family's name, as its modes are called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Defer => "defer",
+            Self::NapiBusy => "napibusy",
+            Self::FullBusy => "fullbusy",
+            Self::Suspend => "suspend",
+            Self::Threaded => "threaded",
+            Self::ThreadedBusy => "threaded-busy",
+            Self::Workqueue => "workqueue",
+            Self::Hold => "hold",
+            Self::HoldTimer => "hold-timer",
+        }
+    }
+
+    /// The mode of this family that is nearest to the settings.
+    fn mode(self, settings: &ModeSettings) -> Mode {
+        let napi = &settings.napi;
+        match (self, napi.hold) {
+            (Self::Hold | Self::HoldTimer, Some(hold)) => Mode::Hold(hold),
+            (Self::Defer, _) => Mode::Defer(napi.gro_flush_timeout),
+            (Self::NapiBusy, _) => Mode::NapiBusy,
+            (Self::FullBusy, _) => Mode::FullBusy,
+            (Self::Suspend, _) => Mode::Suspend(napi.gro_flush_timeout),
+            (Self::Threaded, _) => Mode::Threaded,
+            (Self::ThreadedBusy, _) => Mode::ThreadedBusy,
+            (Self::Workqueue, _) => Mode::Workqueue,
+            (Self::Base | Self::Hold | Self::HoldTimer, _) => Mode::Base,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Serialize for Family {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// The mode whose settings are exactly these, if there is one.
+pub fn mode_of(settings: &ModeSettings) -> Option<Mode> {
+    let sockbusy = settings.socket_busy_poll.map(Mode::SockBusy);
+    let candidates = [Some(nearest_mode(settings)), sockbusy];
+    candidates.into_iter().flatten().find(|mode| mode.settings() == *settings)
+}
+
+/// The mode of the same family that is nearest to the settings.
+pub fn nearest_mode(settings: &ModeSettings) -> Mode {
+    Family::of(settings).mode(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use abey_delivery::Nanos;
+
+    use super::*;
+
+    #[test]
+    fn every_mode_is_found_by_its_settings() {
+        for name in Mode::EXAMPLES {
+            let mode: Mode = name.parse().expect(name);
+            assert_eq!(mode_of(&mode.settings()), Some(mode), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_no_mode_has_is_no_mode_but_has_a_family() {
+        let mut settings = Mode::Suspend(Nanos::from_micros(20)).settings();
+        settings.napi.irq_suspend_timeout = Nanos::from_millis(5);
+        assert_eq!(mode_of(&settings), None);
+        assert_eq!(Family::of(&settings), Family::Suspend);
+        assert_eq!(nearest_mode(&settings).to_string(), "suspend20");
+    }
+}

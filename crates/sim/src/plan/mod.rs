@@ -1,0 +1,179 @@
+//! Settings planned by simulation: the cheapest that meet a goal for latency, or the fastest that meet one for CPU use.
+//!
+//! ```
+//! use abey_delivery::Nanos;
+//! use abey_sim::Profile;
+//! use abey_sim::plan::{Effort, Goal, LoadRange, Requirements, plan};
+//!
+//! let profile = Profile::load("epyc-7662")?;
+//! let mut wanted = Requirements::new(LoadRange { low: 50e3, high: 50e3 }, Goal::P99AtMost(Nanos::from_micros(250)));
+//! wanted.queues = 1;
+//! wanted.connections = 560;
+//! // A sketch: the default effort is for answers that count.
+//! wanted.effort = Effort { screening_requests: 1_000.0, confirming_requests: 1_000.0, rounds: 0, ..Effort::default() };
+//! let plan = plan(&profile, &wanted, &mut |_| {})?;
+//! let best = plan.recommended.expect("half a CPU is enough");
+//! assert!(best.meets(wanted.goal));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bound;
+mod candidate;
+mod family;
+mod frontier;
+mod requirements;
+mod search;
+mod space;
+
+use abey_delivery::{Mode, Nanos};
+
+pub use bound::Bound;
+pub use candidate::{AtLoad, Candidate};
+pub use family::{Family, mode_of, nearest_mode};
+pub use requirements::{CPU_MARGIN, Effort, Goal, LoadRange, P99_MARGIN, Requirements};
+pub use search::Progress;
+
+use crate::profile::{InputError, Profile};
+use crate::reference::run_all;
+use search::{Found, Search};
+
+/// A plan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The settings to use; `None` if none meet the goal.
+    pub recommended: Option<Candidate>,
+    /// The settings that come nearest to the goal: the recommended ones, if there are any.
+    pub nearest: Candidate,
+    /// What no other settings beat in both CPU use and latency, by rising CPU use.
+    pub frontier: Vec<Candidate>,
+    /// The best candidate of every other family.
+    pub others: Vec<Other>,
+    /// Everything that was simulated.
+    pub candidates: Vec<Candidate>,
+    /// How many simulations it took.
+    pub simulations: usize,
+}
+
+/// The best that a family has, and why it is not recommended.
+#[derive(Clone, Debug)]
+pub struct Other {
+    /// Settings with what was simulated of them.
+    pub best: Candidate,
+    /// Why not.
+    pub reason: Reason,
+}
+
+/// Why settings are not recommended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reason {
+    /// They do not answer as many requests per second as come.
+    Overloaded,
+    /// They miss the goal by this, the margin included: microseconds or points of CPU.
+    Misses(f64),
+    /// They meet the goal at this many times the cost: CPU, or latency where CPU is limited.
+    Costs(f64),
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The requirements cannot be.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// No settings at any load are so fast on this machine.
+    #[error(
+        "a 99th percentile of {goal} is below what this profile ever reaches: the least is {least:.0} us, with an idle server"
+    )]
+    NeverReached {
+        /// The goal.
+        goal: Nanos,
+        /// What it reaches, in microseconds.
+        least: f64,
+    },
+}
+
+/// Searches the settings space by simulation, on all CPUs; the plan is the same whatever their number.
+///
+/// # Errors
+/// If the requirements cannot be.
+pub fn plan(profile: &Profile, wanted: &Requirements, progress: &mut dyn FnMut(Progress)) -> Result<Plan, PlanError> {
+    wanted.validate(profile)?;
+    if let Goal::P99AtMost(goal) = wanted.goal {
+        let least = least_p99_us(profile, wanted)?;
+        if (goal.as_nanos() as f64) < least * 1e3 {
+            return Err(PlanError::NeverReached { goal, least });
+        }
+    }
+    let mut search = Search::new(profile, wanted, progress);
+    let Found { finalists, screened } = search.run()?;
+    let (recommended, nearest) = choose(profile, wanted, &finalists, &screened);
+    let recommended = recommended.map(|best| search.with_shortest_suspend(best)).transpose()?;
+    let nearest = recommended.clone().unwrap_or(nearest);
+    let simulations = search.simulations();
+    let frontier = confirmed_frontier(wanted, &finalists);
+    let candidates: Vec<Candidate> = finalists.into_iter().chain(screened).collect();
+    let others = others(wanted.goal, &nearest, recommended.is_some(), &candidates);
+    Ok(Plan { recommended, nearest, frontier, others, candidates, simulations })
+}
+
+/// The 99th percentile of a server that has next to nothing to do, in microseconds.
+fn least_p99_us(profile: &Profile, wanted: &Requirements) -> Result<f64, InputError> {
+    let effort = Effort { longest: Nanos::from_millis(2_000), ..wanted.effort };
+    let idle = Requirements { queues: 1, connections: 560, effort, ..wanted.clone() };
+    let rate = wanted.load.low.min(2_000.0);
+    let run = |mode: Mode| idle.scenario(&mode.settings(), rate, 4_000.0, wanted.seed);
+    let outcomes = run_all(profile, &[run(Mode::Base), run(Mode::FullBusy)])?;
+    Ok(outcomes.iter().map(|outcome| outcome.p99_us).fold(f64::INFINITY, f64::min))
+}
+
+/// The cheapest finalist that meets the goal, and the one that comes nearest to it. Of equal ones that which keeps other
+/// flows waiting the least.
+fn choose(
+    profile: &Profile,
+    wanted: &Requirements,
+    finalists: &[Candidate],
+    screened: &[Candidate],
+) -> (Option<Candidate>, Candidate) {
+    let goal = wanted.goal;
+    let wait = |one: &Candidate| Bound::of(profile, &one.settings, wanted.linux).total();
+    let order = |a: &&Candidate, b: &&Candidate| a.cost(goal).total_cmp(&b.cost(goal)).then(wait(a).cmp(&wait(b)));
+    let best = finalists.iter().filter(|one| one.meets(goal)).min_by(order);
+    let nearest = || {
+        let carrying = finalists.iter().filter(|one| one.carries());
+        let nearest = carrying.min_by(|a, b| a.excess(goal).total_cmp(&b.excess(goal)));
+        let all = || finalists.iter().chain(screened);
+        nearest.or_else(|| all().max_by(|a, b| a.most_qps().total_cmp(&b.most_qps()))).expect("there are candidates")
+    };
+    (best.cloned(), best.unwrap_or_else(nearest).clone())
+}
+
+fn confirmed_frontier(wanted: &Requirements, finalists: &[Candidate]) -> Vec<Candidate> {
+    let carrying: Vec<(&Candidate, frontier::Point)> =
+        finalists.iter().filter_map(|one| Some((one, one.point(wanted.goal)?))).collect();
+    let points: Vec<frontier::Point> = carrying.iter().map(|(_, point)| *point).collect();
+    frontier::frontier(&points).into_iter().map(|at| carrying[at].0.clone()).collect()
+}
+
+/// The best of every family but that of the chosen candidate.
+fn others(goal: Goal, chosen: &Candidate, met: bool, candidates: &[Candidate]) -> Vec<Other> {
+    let mut families: Vec<Family> = candidates.iter().map(|one| one.family).collect();
+    families.sort_unstable();
+    families.dedup();
+    families.retain(|family| *family != chosen.family);
+    let best_of = |family: Family| {
+        let of_family = || candidates.iter().filter(|one| one.family == family);
+        let meeting = of_family().filter(|one| one.meets(goal));
+        let cheapest = meeting.min_by(|a, b| a.cost(goal).total_cmp(&b.cost(goal)));
+        let carrying = || of_family().filter(|one| one.carries());
+        let nearest = || carrying().min_by(|a, b| a.excess(goal).total_cmp(&b.excess(goal)));
+        let most = || of_family().max_by(|a, b| a.most_qps().total_cmp(&b.most_qps()));
+        cheapest.or_else(nearest).or_else(most)
+    };
+    let reason = |one: &Candidate| match one {
+        one if !one.carries() => Reason::Overloaded,
+        one if met && one.meets(goal) => Reason::Costs(one.cost(goal) / chosen.cost(goal)),
+        one => Reason::Misses(one.excess(goal)),
+    };
+    families.into_iter().filter_map(best_of).map(|best| Other { best: best.clone(), reason: reason(best) }).collect()
+}

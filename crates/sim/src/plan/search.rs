@@ -1,0 +1,149 @@
+//! The search: simulate a coarse choice, look around the best of it, and simulate the finalists thoroughly.
+//!
+//! What is simulated does not depend on the goal's figure, only on its kind, so that a laxer goal chooses from the same
+//! candidates and never costs more.
+
+use std::collections::HashSet;
+
+use abey_delivery::ModeSettings;
+
+use super::candidate::Candidate;
+use super::frontier::{Point, worthwhile};
+use super::requirements::Requirements;
+use super::space;
+use crate::profile::{InputError, Profile};
+use crate::reference::run_all;
+
+/// Loads of a range while searching, and for finalists.
+const LOADS: (u32, u32) = (3, 5);
+/// How far from the frontier the search looks around, and a finalist may be.
+const SLACK: (f64, f64) = (0.04, 0.01);
+/// Candidates of a family that differ by less than this share, in CPU use and in latency, are the same.
+const SAME: (f64, f64) = (0.003, 0.005);
+/// Simulations between two reports of progress.
+const BATCH: usize = 12;
+
+/// How far a plan is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Simulations done.
+    pub done: usize,
+    /// Simulations known of so far.
+    pub known: usize,
+}
+
+pub(super) struct Search<'a> {
+    profile: &'a Profile,
+    wanted: &'a Requirements,
+    progress: &'a mut dyn FnMut(Progress),
+    at: Progress,
+}
+
+/// What the search has seen.
+pub(super) struct Found {
+    /// Simulated thoroughly.
+    pub(super) finalists: Vec<Candidate>,
+    /// The others.
+    pub(super) screened: Vec<Candidate>,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(profile: &'a Profile, wanted: &'a Requirements, progress: &'a mut dyn FnMut(Progress)) -> Self {
+        Self { profile, wanted, progress, at: Progress { done: 0, known: 0 } }
+    }
+
+    pub(super) fn run(&mut self) -> Result<Found, InputError> {
+        let mut screened = self.screen(&space::coarse(self.wanted.linux))?;
+        let mut seen: HashSet<ModeSettings> = screened.iter().map(|one| one.settings).collect();
+        for _ in 0..self.wanted.effort.rounds {
+            let around = near(&screened, self.wanted, SLACK.0).into_iter();
+            let around = around.flat_map(|at| space::neighbours(&screened[at].settings));
+            let new: Vec<ModeSettings> = around.filter(|settings| seen.insert(*settings)).collect();
+            if new.is_empty() {
+                break;
+            }
+            screened.extend(self.screen(&new)?);
+        }
+        let finalists = near(&screened, self.wanted, SLACK.1);
+        let settings: Vec<ModeSettings> = finalists.iter().map(|at| screened[*at].settings).collect();
+        let confirmed = self.confirm(&settings)?;
+        screened.retain(|one| !settings.contains(&one.settings));
+        Ok(Found { finalists: confirmed, screened })
+    }
+
+    /// The same settings with the shortest irq-suspend-timeout that costs nothing, where they have one: the shorter it is,
+    /// the less other flows on the queue may have to wait.
+    pub(super) fn with_shortest_suspend(&mut self, best: Candidate) -> Result<Candidate, InputError> {
+        let goal = self.wanted.goal;
+        let shorter = self.confirm(&space::shorter_suspends(&best.settings))?;
+        let as_good = |one: &Candidate| one.meets(goal) && one.cost(goal) <= best.cost(goal);
+        Ok(shorter.into_iter().find(as_good).unwrap_or(best))
+    }
+
+    /// Simulations done so far.
+    pub(super) fn simulations(&self) -> usize {
+        self.at.done
+    }
+
+    /// One short run at each load, all with the same seed, so that all candidates have the same arrivals.
+    fn screen(&mut self, settings: &[ModeSettings]) -> Result<Vec<Candidate>, InputError> {
+        let loads = self.wanted.load.spread(LOADS.0);
+        let requests = self.wanted.effort.screening_requests / (loads.len() as f64).sqrt();
+        self.simulate(settings, &loads, requests, self.wanted.seed..=self.wanted.seed, false)
+    }
+
+    /// Longer runs, with other seeds.
+    fn confirm(&mut self, settings: &[ModeSettings]) -> Result<Vec<Candidate>, InputError> {
+        let loads = self.wanted.load.spread(LOADS.1);
+        let requests = self.wanted.effort.confirming_requests / (loads.len() as f64).sqrt();
+        let first = self.wanted.seed.wrapping_add(1);
+        let last = self.wanted.seed.wrapping_add(u64::from(self.wanted.effort.confirming_runs.max(1)));
+        self.simulate(settings, &loads, requests, first..=last, true)
+    }
+
+    fn simulate(
+        &mut self,
+        settings: &[ModeSettings],
+        loads: &[f64],
+        requests: f64,
+        seeds: std::ops::RangeInclusive<u64>,
+        confirmed: bool,
+    ) -> Result<Vec<Candidate>, InputError> {
+        let mut scenarios = Vec::new();
+        for settings in settings {
+            for load in loads {
+                let run = |seed| self.wanted.scenario(settings, *load, requests, seed);
+                scenarios.extend(seeds.clone().map(run));
+            }
+        }
+        self.at.known += scenarios.len();
+        let mut outcomes = Vec::with_capacity(scenarios.len());
+        for batch in scenarios.chunks(BATCH) {
+            outcomes.extend(run_all(self.profile, batch)?);
+            self.at.done += batch.len();
+            (self.progress)(self.at);
+        }
+        let all: Vec<_> = scenarios.iter().zip(&outcomes).collect();
+        let each = (all.len() / settings.len().max(1)).max(1);
+        Ok(settings.iter().zip(all.chunks(each)).map(|(one, runs)| Candidate::new(*one, runs, confirmed)).collect())
+    }
+}
+
+/// The candidates near the frontier, without those that make no difference; those that do not carry their load are not.
+fn near(candidates: &[Candidate], wanted: &Requirements, share: f64) -> Vec<usize> {
+    let carrying: Vec<(usize, Point)> =
+        candidates.iter().enumerate().filter_map(|(at, one)| Some((at, one.point(wanted.goal)?))).collect();
+    let points: Vec<Point> = carrying.iter().map(|(_, point)| *point).collect();
+    let mut kept: Vec<(usize, Point)> = Vec::new();
+    for (at, point) in worthwhile(&points, share).into_iter().map(|near| carrying[near]) {
+        let same = |(other, of): &(usize, Point)| {
+            let close = |a: f64, b: f64, share: f64| (a - b).abs() < b * share;
+            let family = candidates[*other].family == candidates[at].family;
+            family && close(point.0, of.0, SAME.0) && close(point.1, of.1, SAME.1)
+        };
+        if !kept.iter().any(same) {
+            kept.push((at, point));
+        }
+    }
+    kept.into_iter().map(|(at, _)| at).collect()
+}
