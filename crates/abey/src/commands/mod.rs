@@ -3,6 +3,7 @@
 mod bench;
 pub(crate) mod guard;
 mod load;
+mod plan;
 mod run;
 mod serve;
 mod set;
@@ -22,6 +23,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Guard(guard::Args),
     Load(load::Args),
+    Plan(plan::Args),
     Serve(serve::Args),
     Set(set::Args),
     Sim(sim::Args),
@@ -35,6 +37,7 @@ impl Command {
             Self::Run(args) => run::run(args),
             Self::Guard(args) => guard::run(args),
             Self::Load(args) => load::run(args),
+            Self::Plan(args) => plan::run(args),
             Self::Serve(args) => serve::run(args),
             Self::Set(args) => set::run(args),
             Self::Sim(args) => sim::run(args),

@@ -3,8 +3,11 @@
 mod axis;
 mod chart;
 mod charts;
+mod frontier;
 mod palette;
 mod sections;
+
+pub use frontier::{FrontierChart, FrontierGoal, FrontierMark};
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 

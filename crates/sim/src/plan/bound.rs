@@ -35,14 +35,16 @@ use super::family::Family;
 use crate::adaptation;
 use crate::profile::{Cost, Profile, RxTimer};
 
-/// The longest wait until somebody looks at a queue, and what it is made of.
+/// The longest wait until somebody looks at a queue, by what it is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// The longest timeout that the timer of a masked queue can be armed for; `None` if it is never left to one.
     pub timeout: Option<Nanos>,
-    /// The longest that the NIC's moderation holds an interrupt back; `None` where interrupts stay masked.
+    /// How long a polling thread waits for the threads it shares its CPU with; `None` where a softirq polls.
+    pub scheduler: Option<Nanos>,
+    /// The longest that the NIC's own moderation holds an interrupt back, in any mode; `None` where none is awaited.
     pub moderation: Option<Nanos>,
-    /// From then on: interrupt, softirq or wake-up, the poll under way, and the scheduler where a thread polls.
+    /// From then on: interrupt, softirq or wake-up, and the poll under way, in any mode.
     pub dispatch: Nanos,
     /// What a softirq that goes on in a thread may add, on a CPU that does not keep up; `None` where no softirq polls.
     pub handed_over: Option<Nanos>,
@@ -53,24 +55,30 @@ pub struct Bound {
 impl Bound {
     /// The bound of these settings on a machine; `linux`: with delivery as in Linux.
     pub fn of(profile: &Profile, settings: &ModeSettings, linux: bool) -> Self {
-        let family = Family::of(settings);
         let napi = &settings.napi;
         let hold = napi.hold.map(|(Hold::Spin(span) | Hold::Timer(span))| span);
         let deferral = napi.defers().then_some(napi.gro_flush_timeout);
         let suspend = Some(napi.irq_suspend_timeout).filter(|span| !span.is_zero());
         let threaded = napi.context != PollContext::Softirq;
+        let slice = Nanos::from_nanos(profile.thread.slice_ns);
         Self {
             timeout: [hold, deferral, suspend].into_iter().flatten().max(),
-            moderation: (family != Family::ThreadedBusy).then(|| moderation(profile)),
+            scheduler: threaded.then_some(slice),
+            moderation: (Family::of(settings) != Family::ThreadedBusy).then(|| moderation(profile)),
             dispatch: dispatch(profile, threaded),
-            handed_over: (!threaded).then(|| slice(profile)),
+            handed_over: (!threaded).then_some(slice),
             postponed: linux && suspend.is_some(),
         }
     }
 
-    /// All together.
+    /// What the settings add to the wait under plain interrupts.
+    pub fn added(&self) -> Nanos {
+        self.timeout.unwrap_or_default() + self.scheduler.unwrap_or_default()
+    }
+
+    /// The whole wait.
     pub fn total(&self) -> Nanos {
-        self.timeout.max(self.moderation).unwrap_or_default() + self.dispatch
+        self.timeout.max(self.moderation).unwrap_or_default() + self.scheduler.unwrap_or_default() + self.dispatch
     }
 }
 
@@ -89,12 +97,8 @@ fn moderation(profile: &Profile) -> Nanos {
     Nanos::from_micros(usecs)
 }
 
-fn slice(profile: &Profile) -> Nanos {
-    Nanos::from_nanos(profile.thread.slice_ns)
-}
-
-/// An interrupt on a CPU that has to leave its idle state first, the softirq, and two polls of a full budget: one that is
-/// under way and has just missed the packet, and, in it, whatever is left of it.
+/// An interrupt on a CPU that has to leave its idle state first, the softirq, and a poll of a full budget that has just
+/// missed the packet.
 fn dispatch(profile: &Profile, threaded: bool) -> Nanos {
     let softirq = &profile.softirq;
     let packet = if softirq.request.instructions > softirq.ack.instructions { softirq.request } else { softirq.ack };
@@ -104,8 +108,7 @@ fn dispatch(profile: &Profile, threaded: bool) -> Nanos {
     let cold = profile.idle.cold_cycles + profile.interrupt.cold_cycles;
     let mut ns = profile.idle.exit_ns + time(profile, cost) + cycles(profile, cold);
     if threaded {
-        ns +=
-            time(profile, profile.thread.wake) + cycles(profile, profile.thread.cold_cycles) + profile.thread.slice_ns;
+        ns += time(profile, profile.thread.wake) + cycles(profile, profile.thread.cold_cycles);
     }
     Nanos::from_nanos(ns)
 }

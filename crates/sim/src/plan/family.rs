@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use abey_delivery::{Hold, Mode, ModeSettings, PollContext};
+use abey_delivery::{EpollBusyPoll, Hold, Mode, ModeSettings, Nanos, NapiSettings, PollContext};
 use serde::Serialize;
 
 /// The mechanism behind settings; a family has one mode or several that differ in a figure.
@@ -64,6 +64,23 @@ impl Family {
         }
     }
 
+    /// A mode that stands for the whole family.
+    pub fn example(self) -> Mode {
+        let span = Nanos::from_micros(50);
+        match self {
+            Self::Base => Mode::Base,
+            Self::Defer => Mode::Defer(span),
+            Self::NapiBusy => Mode::NapiBusy,
+            Self::FullBusy => Mode::FullBusy,
+            Self::Suspend => Mode::Suspend(Nanos::from_micros(20)),
+            Self::Threaded => Mode::Threaded,
+            Self::ThreadedBusy => Mode::ThreadedBusy,
+            Self::Workqueue => Mode::Workqueue,
+            Self::Hold => Mode::Hold(Hold::Spin(span)),
+            Self::HoldTimer => Mode::Hold(Hold::Timer(span)),
+        }
+    }
+
     /// The mode of this family that is nearest to the settings.
     fn mode(self, settings: &ModeSettings) -> Mode {
         let napi = &settings.napi;
@@ -105,10 +122,38 @@ pub fn nearest_mode(settings: &ModeSettings) -> Mode {
     Family::of(settings).mode(settings)
 }
 
+/// Settings in a few words: the mode's name, or the nearest mode's and what differs from it.
+pub fn describe(settings: &ModeSettings) -> String {
+    let mode = nearest_mode(settings);
+    let of_mode = mode.settings();
+    let mut text = mode.to_string();
+    let mut differ = |name: &str, mine: Option<String>, modes: Option<String>| {
+        if mine != modes {
+            text += &mine.map_or_else(|| format!(", no {name}"), |mine| format!(", {name} {mine}"));
+        }
+    };
+    let span = |span: Nanos| (!span.is_zero()).then(|| span.to_string());
+    let (napi, usual) = (&settings.napi, &of_mode.napi);
+    let count = |napi: &NapiSettings| (napi.defer_hard_irqs > 0).then(|| napi.defer_hard_irqs.to_string());
+    let epoll = |settings: &ModeSettings, get: fn(&EpollBusyPoll) -> String| settings.epoll.as_ref().map(get);
+    differ("defer-hard-irqs", count(napi), count(usual));
+    differ("gro-flush-timeout", span(napi.gro_flush_timeout), span(usual.gro_flush_timeout));
+    differ("irq-suspend-timeout", span(napi.irq_suspend_timeout), span(usual.irq_suspend_timeout));
+    for (name, get) in [
+        ("busy-poll", (|epoll| format!("{}us", epoll.usecs)) as fn(&EpollBusyPoll) -> String),
+        ("budget", |epoll| epoll.budget.to_string()),
+        ("prefer", |epoll| epoll.prefer.to_string()),
+    ] {
+        differ(name, epoll(settings, get), epoll(&of_mode, get));
+    }
+    let text_of = |span: Option<Nanos>| span.map(|span| span.to_string());
+    differ("max-wait", text_of(settings.max_wait), text_of(of_mode.max_wait));
+    differ("socket-busy-poll", text_of(settings.socket_busy_poll), text_of(of_mode.socket_busy_poll));
+    text
+}
+
 #[cfg(test)]
 mod tests {
-    use abey_delivery::Nanos;
-
     use super::*;
 
     #[test]
@@ -116,6 +161,9 @@ mod tests {
         for name in Mode::EXAMPLES {
             let mode: Mode = name.parse().expect(name);
             assert_eq!(mode_of(&mode.settings()), Some(mode), "{name}");
+            if !name.starts_with("sockbusy") {
+                assert_eq!(describe(&mode.settings()), name);
+            }
         }
     }
 
@@ -126,5 +174,10 @@ mod tests {
         assert_eq!(mode_of(&settings), None);
         assert_eq!(Family::of(&settings), Family::Suspend);
         assert_eq!(nearest_mode(&settings).to_string(), "suspend20");
+        assert_eq!(describe(&settings), "suspend20, irq-suspend-timeout 5ms");
+        let mut settings = Mode::NapiBusy.settings();
+        settings.napi.gro_flush_timeout = Nanos::from_micros(63);
+        settings.epoll = settings.epoll.map(|epoll| EpollBusyPoll { usecs: 16, ..epoll });
+        assert_eq!(describe(&settings), "napibusy, gro-flush-timeout 63us, busy-poll 16us");
     }
 }

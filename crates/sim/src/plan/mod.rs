@@ -29,7 +29,7 @@ use abey_delivery::{Mode, Nanos};
 
 pub use bound::Bound;
 pub use candidate::{AtLoad, Candidate};
-pub use family::{Family, mode_of, nearest_mode};
+pub use family::{Family, describe, mode_of, nearest_mode};
 pub use requirements::{CPU_MARGIN, Effort, Goal, LoadRange, P99_MARGIN, Requirements};
 pub use search::Progress;
 
@@ -136,7 +136,7 @@ fn choose(
     screened: &[Candidate],
 ) -> (Option<Candidate>, Candidate) {
     let goal = wanted.goal;
-    let wait = |one: &Candidate| Bound::of(profile, &one.settings, wanted.linux).total();
+    let wait = |one: &Candidate| Bound::of(profile, &one.settings, wanted.linux).added();
     let order = |a: &&Candidate, b: &&Candidate| a.cost(goal).total_cmp(&b.cost(goal)).then(wait(a).cmp(&wait(b)));
     let best = finalists.iter().filter(|one| one.meets(goal)).min_by(order);
     let nearest = || {

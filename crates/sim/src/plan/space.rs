@@ -22,8 +22,8 @@ pub(super) fn coarse(linux: bool) -> Vec<ModeSettings> {
     let mut all = vec![Mode::Base.settings()];
     all.extend(every(2).map(|span| Mode::Defer(span).settings()));
     all.extend(every(2).map(|span| Mode::Suspend(span).settings()));
-    for usecs in [16, 64] {
-        all.extend([20, 63, 200].map(|flush| napi_busy(usecs, Nanos::from_micros(flush))));
+    for usecs in [8, 64] {
+        all.extend([20, 50, 200].map(|flush| napi_busy(usecs, Nanos::from_micros(flush))));
     }
     // Budget and irq-suspend-timeout matter in few places: where they do, the search finds more from here.
     for suspend in [Mode::Suspend(Nanos::from_micros(20)), Mode::Suspend(Nanos::from_micros(125))] {

@@ -1,0 +1,198 @@
+//! A plan as text.
+
+use std::fmt::Write as _;
+
+use abey_delivery::Nanos;
+use abey_sim::SettingsFile;
+use abey_sim::plan::{AtLoad, Candidate, Family, Goal, Other, Reason, describe};
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::{Told, picture};
+
+/// How many rows of the frontier are shown; all of it is in the JSON document.
+const SHOWN: usize = 12;
+
+pub(super) fn of(told: &Told<'_>) -> String {
+    let mut out = String::new();
+    write(&mut out, told).expect("memory takes everything");
+    out
+}
+
+fn write(out: &mut String, told: &Told<'_>) -> std::fmt::Result {
+    let best = &told.plan.nearest;
+    let name = describe(&best.settings);
+    match told.plan.recommended {
+        Some(_) => writeln!(out, "{name}\n\n{}", indented(&SettingsFile::text(&best.settings, "")))?,
+        None => writeln!(out, "No settings meet the goal. The nearest: {name}\n")?,
+    }
+    writeln!(out, "expected ({} queues, {} connections):", told.wanted.queues, told.wanted.connections)?;
+    writeln!(out, "{}\n", expected_table(best))?;
+    writeln!(out, "{}\n", goal_text(told))?;
+    writeln!(out, "{}\n", bound_text(told))?;
+    writeln!(out, "the best of every other family:\n{}\n", others_table(told))?;
+    writeln!(out, "the frontier, no other settings being better in both:\n{}\n", frontier_table(told))?;
+    writeln!(out, "{}\n", picture::text(told))?;
+    writeln!(out, "{}", next_command(told))
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") }).collect()
+}
+
+/// One line about one load.
+pub(super) fn expectation(at: &AtLoad) -> String {
+    format!(
+        "{:.0} requests/s: avg {:.0} us, p99 {:.0} us, p99.9 {:.0} us, CPU {:.1} %",
+        at.load, at.avg_us, at.p99_us, at.p999_us, at.cpu_percent
+    )
+}
+
+fn expected_table(best: &Candidate) -> String {
+    let mut table = new_table(["load", "qps", "avg us", "p99 us", "p99.9 us", "CPU %"]);
+    for at in &best.at {
+        let whole = [at.load, at.qps, at.avg_us, at.p99_us, at.p999_us].map(|figure| format!("{figure:.0}"));
+        table.add_row(whole.into_iter().chain([format!("{:.1}", at.cpu_percent)]));
+    }
+    aligned(table, 0)
+}
+
+fn goal_text(told: &Told<'_>) -> String {
+    let runs = told.wanted.effort.confirming_runs;
+    let error = match told.wanted.goal {
+        Goal::P99AtMost(_) => "median error of its p99",
+        Goal::CpuAtMost(_) => "median error of its CPU use",
+    };
+    let kept =
+        format!("{} of margin for the simulator's own error (the {error} against the published table)", told.margin());
+    match (&told.plan.recommended, told.wanted.goal) {
+        (Some(best), Goal::P99AtMost(_)) => {
+            let worst = best.p99_us();
+            format!(
+                "goal: {}, met in all of {runs} runs at each load, the worst {worst:.0} us, with {kept}",
+                told.goal()
+            )
+        }
+        (Some(best), goal @ Goal::CpuAtMost(_)) => {
+            let worst = best.cpu_percent(goal);
+            format!(
+                "goal: {}, met in all of {runs} runs at each load, the worst {worst:.1} %, with {kept}",
+                told.goal()
+            )
+        }
+        (None, _) => format!("goal: {}, missed, with {kept}", told.goal()),
+    }
+}
+
+fn bound_text(told: &Told<'_>) -> String {
+    let bound = &told.bound;
+    let napi = &told.plan.nearest.settings.napi;
+    let why = match bound.timeout {
+        Some(_) if bound.postponed => "irq-suspend-timeout, from the last delivery of events",
+        Some(timeout) if timeout == napi.irq_suspend_timeout => "irq-suspend-timeout, from the last poll",
+        Some(_) if napi.hold.is_some() => "the time to hold",
+        Some(_) => "gro-flush-timeout, while the interrupt is masked",
+        None if bound.scheduler.is_some() => "a slice of the thread that shares the CPU",
+        None => "the interrupt is never masked unless a poll follows",
+    };
+    let (added, dispatch) = (bound.added(), rounded(bound.dispatch));
+    let mut text = format!("wait added for other flows on the same queue: at most {added} ({why})");
+    text += &format!("; then at most {dispatch} until the poll, as with any settings");
+    if let Some(more) = bound.handed_over {
+        text += &format!(", and {more} more when a softirq has used up its budget");
+    }
+    text
+}
+
+/// To two digits, upwards.
+fn rounded(span: Nanos) -> Nanos {
+    let mut unit = 1;
+    while span.as_nanos() / unit >= 100 {
+        unit *= 10;
+    }
+    Nanos::from_nanos(span.as_nanos().div_ceil(unit) * unit)
+}
+
+fn others_table(told: &Told<'_>) -> String {
+    let mut table = new_table(["family", "settings", "CPU %", "p99 us", "not chosen, because it"]);
+    for Other { best, reason } in &told.plan.others {
+        table.add_row([
+            best.family.name().to_owned(),
+            describe(&best.settings),
+            format!("{:.1}", best.cpu_percent(told.wanted.goal)),
+            format!("{:.0}", best.p99_us()),
+            why_not(told.wanted.goal, *reason),
+        ]);
+    }
+    let mut table = table;
+    for column in table.column_iter_mut().skip(2).take(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    trimmed(&table)
+}
+
+/// Why settings are not recommended, in words.
+pub(super) fn why_not(goal: Goal, reason: Reason) -> String {
+    match (reason, goal) {
+        (Reason::Overloaded, _) => "does not answer this load".to_owned(),
+        (Reason::Misses(by), Goal::P99AtMost(_)) => format!("misses the goal by {by:.0} us, margin included"),
+        (Reason::Misses(by), Goal::CpuAtMost(_)) => format!("misses the goal by {by:.1} points, margin included"),
+        (Reason::Costs(times), Goal::P99AtMost(_)) => format!("costs {times:.2} x the CPU"),
+        (Reason::Costs(times), Goal::CpuAtMost(_)) => format!("has {times:.2} x the p99"),
+    }
+}
+
+fn frontier_table(told: &Told<'_>) -> String {
+    let frontier = &told.plan.frontier;
+    let best = told.plan.recommended.as_ref().map(|best| best.settings);
+    let mut table = new_table(["", "CPU %", "p99 us", "settings"]);
+    for (at, one) in frontier.iter().enumerate() {
+        let chosen = Some(one.settings) == best;
+        // Evenly thinned; the ends and the chosen one stay.
+        let kept = frontier.len() <= SHOWN || at * (SHOWN - 1) % (frontier.len() - 1) < SHOWN - 1;
+        if kept || chosen {
+            let mark = if chosen { "*" } else { "" };
+            let cpu = format!("{:.1}", one.cpu_percent(told.wanted.goal));
+            table.add_row([mark.to_owned(), cpu, format!("{:.0}", one.p99_us()), describe(&one.settings)]);
+        }
+    }
+    for column in table.column_iter_mut().skip(1).take(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    trimmed(&table)
+}
+
+fn next_command(told: &Told<'_>) -> String {
+    let Some(best) = &told.plan.recommended else {
+        return "next: a laxer goal, a lower load, or more queues".to_owned();
+    };
+    let ours = matches!(best.family, Family::Hold | Family::HoldTimer | Family::Workqueue);
+    match (&told.args.output, best.mode) {
+        (Some(file), _) if ours => format!("next: a scenario with settings = \"{}\" for abey sim", file.display()),
+        (Some(file), _) => {
+            let file = file.display();
+            format!("next: abey run --settings {file} -- CMD, or abey set DEV --settings {file}")
+        }
+        (None, Some(mode)) if ours => format!("next: a scenario with modes = [\"{mode}\"] for abey sim"),
+        (None, Some(mode)) => format!("next: abey run --mode {mode} -- CMD, or abey set DEV --mode {mode}"),
+        (None, None) => "next: the same with --output FILE.toml, then abey run --settings FILE.toml -- CMD".to_owned(),
+    }
+}
+
+fn new_table<'a>(titles: impl IntoIterator<Item = &'a str>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(titles);
+    table
+}
+
+/// The first columns are names, the others numbers.
+fn aligned(mut table: Table, names: usize) -> String {
+    for column in table.column_iter_mut().skip(names) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    trimmed(&table)
+}
+
+fn trimmed(table: &Table) -> String {
+    table.trim_fmt()
+}
