@@ -12,7 +12,7 @@ use std::time::Instant;
 use abey_bench::Load;
 use abey_delivery::Nanos;
 use abey_sim::plan::{
-    Bound, CPU_MARGIN, Candidate, Goal, LoadRange, P99_MARGIN, Plan, Progress, Requirements, describe,
+    Bound, CPU_MARGIN, Candidate, Effort, Goal, LoadRange, P99_MARGIN, Plan, Progress, Requirements, describe,
 };
 use abey_sim::{Profile, SettingsFile};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -22,6 +22,7 @@ use crate::output::{print_document, print_text};
 
 /// Find the settings that meet a goal, by simulation: the least CPU for a latency, or the least latency for a CPU use
 #[derive(clap::Args)]
+#[command(group = clap::ArgGroup::new("goal").required(true).args(["p99", "cpu"]))]
 pub(crate) struct Args {
     /// A shipped host profile, or the path of one
     #[arg(long, value_name = "NAME|FILE.toml", default_value = "epyc-7662")]
@@ -30,11 +31,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RATE|A..B", value_parser = load_range)]
     load: LoadRange,
     /// The goal: a 99th percentile of latency of at most this (such as 250us), for the least CPU
-    #[arg(long, value_name = "TIME", required_unless_present = "cpu", conflicts_with = "cpu")]
+    #[arg(long, value_name = "TIME")]
     p99: Option<Nanos>,
     /// The goal: at most this share of the server's CPUs (such as 50%), with the least 99th percentile
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     cpu: Option<f64>,
+    /// The processor time of the application for a request (such as 8us); the profile's own unless given
+    #[arg(long, value_name = "TIME")]
+    service: Option<Nanos>,
     /// Receive queues, each with its CPU and its server thread
     #[arg(long, value_name = "N", default_value_t = 8)]
     queues: u32,
@@ -50,6 +54,9 @@ pub(crate) struct Args {
     /// Write the frontier as a picture
     #[arg(long, value_name = "FILE.svg")]
     svg: Option<PathBuf>,
+    /// Answers to simulate in each run of a finalist, and half as many while searching
+    #[arg(long, value_name = "N", default_value_t = 40_000, value_parser = clap::value_parser!(u32).range(1_000..))]
+    requests: u32,
     /// The same seed gives the same plan
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -92,8 +99,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let told = Told { args: &args, wanted: &wanted, plan: &plan, bound };
     told.write_files()?;
     let done = if args.json { print_document(&document::of(&told)) } else { print_text(&report::of(&told)) }?;
+    if plan.recommended.is_none() {
+        return Err(Failure::check(told.why_none()));
+    }
     eprintln!("abey: {} simulations in {:.1} s", plan.simulations, since.elapsed().as_secs_f64());
-    if plan.recommended.is_some() { Ok(done) } else { Err(Failure::check(told.why_none())) }
+    Ok(done)
 }
 
 fn requirements(args: &Args) -> Requirements {
@@ -103,7 +113,17 @@ fn requirements(args: &Args) -> Requirements {
     };
     let connections = args.connections.unwrap_or(args.queues.saturating_mul(560));
     let linux = args.world == World::Linux;
-    Requirements { queues: args.queues, connections, linux, seed: args.seed, ..Requirements::new(args.load, goal) }
+    let requests = f64::from(args.requests);
+    let effort = Effort { screening_requests: requests / 2.0, confirming_requests: requests, ..Effort::default() };
+    Requirements {
+        queues: args.queues,
+        connections,
+        service: args.service,
+        linux,
+        seed: args.seed,
+        effort,
+        ..Requirements::new(args.load, goal)
+    }
 }
 
 /// A file that cannot be written is found out before the search.
@@ -172,9 +192,10 @@ impl Told<'_> {
     /// Load and goal as they are asked for on the command line.
     fn question(&self) -> String {
         let load = self.load();
+        let service = self.wanted.service.map(|span| format!(" --service {span}")).unwrap_or_default();
         match self.wanted.goal {
-            Goal::P99AtMost(p99) => format!("--load {load} --p99 {p99}"),
-            Goal::CpuAtMost(percent) => format!("--load {load} --cpu {percent}%"),
+            Goal::P99AtMost(p99) => format!("--load {load}{service} --p99 {p99}"),
+            Goal::CpuAtMost(percent) => format!("--load {load}{service} --cpu {percent}%"),
         }
     }
 

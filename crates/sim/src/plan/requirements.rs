@@ -3,6 +3,7 @@
 use abey_delivery::{ModeSettings, Nanos};
 
 use super::family::nearest_mode;
+use crate::distribution::Delay;
 use crate::profile::{InputError, Profile};
 use crate::scenario::{Load, Scenario};
 
@@ -80,6 +81,8 @@ pub struct Requirements {
     pub queues: u32,
     /// Connections.
     pub connections: u32,
+    /// The processor time that the application takes for a request; the profile's `server.request` unless given.
+    pub service: Option<Nanos>,
     /// Only what Linux can do, as Linux does it; otherwise also what only Abey's own worlds have.
     pub linux: bool,
     /// The same seed gives the same plan.
@@ -94,7 +97,16 @@ const SHORTEST: Nanos = Nanos::from_millis(25);
 impl Requirements {
     /// A goal at a load: 8 queues with 560 connections each, as the published study has them; Linux; seed 1.
     pub fn new(load: LoadRange, goal: Goal) -> Self {
-        Self { load, goal, queues: 8, connections: 4_480, linux: true, seed: 1, effort: Effort::default() }
+        Self {
+            load,
+            goal,
+            queues: 8,
+            connections: 4_480,
+            service: None,
+            linux: true,
+            seed: 1,
+            effort: Effort::default(),
+        }
     }
 
     /// One run of some settings.
@@ -105,6 +117,7 @@ impl Requirements {
             settings: *settings,
             queues: self.queues,
             connections: self.connections,
+            service: self.service.map(Delay::Constant),
             warmup: Nanos::from_millis(20),
             duration: Nanos::from_nanos(counted as u64),
             seed,

@@ -80,6 +80,15 @@ impl<'a> Search<'a> {
         Ok(shorter.into_iter().find(as_good).unwrap_or(best))
     }
 
+    /// The same candidates, thoroughly simulated.
+    pub(super) fn confirm_all(&mut self, candidates: Vec<Candidate>) -> Result<Vec<Candidate>, InputError> {
+        let open = candidates.iter().filter(|one| !one.confirmed).map(|one| one.settings);
+        let confirmed = self.confirm(&open.collect::<Vec<_>>())?;
+        let thorough =
+            |one: Candidate| confirmed.iter().find(|new| new.settings == one.settings).cloned().unwrap_or(one);
+        Ok(candidates.into_iter().map(thorough).collect())
+    }
+
     /// Simulations done so far.
     pub(super) fn simulations(&self) -> usize {
         self.at.done

@@ -123,7 +123,6 @@ fn others_table(told: &Told<'_>) -> String {
             why_not(told.wanted.goal, *reason),
         ]);
     }
-    let mut table = table;
     for column in table.column_iter_mut().skip(2).take(2) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -136,6 +135,7 @@ pub(super) fn why_not(goal: Goal, reason: Reason) -> String {
         (Reason::Overloaded, _) => "does not answer this load".to_owned(),
         (Reason::Misses(by), Goal::P99AtMost(_)) => format!("misses the goal by {by:.0} us, margin included"),
         (Reason::Misses(by), Goal::CpuAtMost(_)) => format!("misses the goal by {by:.1} points, margin included"),
+        (Reason::Costs(times), _) if times < 1.005 => "is no better, but for chance".to_owned(),
         (Reason::Costs(times), Goal::P99AtMost(_)) => format!("costs {times:.2} x the CPU"),
         (Reason::Costs(times), Goal::CpuAtMost(_)) => format!("has {times:.2} x the p99"),
     }

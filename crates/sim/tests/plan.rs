@@ -1,0 +1,187 @@
+//! The planner: goals are kept, laxer ones cost no more, the same question has the same answer.
+
+use abey_delivery::{Mode, ModeSettings, Nanos};
+use abey_sim::plan::{Bound, Effort, Family, Goal, LoadRange, P99_MARGIN, Plan, PlanError, Reason, Requirements, plan};
+use abey_sim::{Load, Profile, Scenario, run};
+
+/// A machine with round costs, so that no fit changes what the tests expect.
+fn profile() -> Profile {
+    Profile::parse("round.toml", include_str!("round.toml")).expect("the test's profile is valid")
+}
+
+fn wanted(goal: Goal) -> Requirements {
+    let effort = Effort {
+        screening_requests: 1_500.0,
+        confirming_requests: 1_500.0,
+        confirming_runs: 2,
+        rounds: 2,
+        longest: Nanos::from_millis(40),
+    };
+    let load = LoadRange { low: 60e3, high: 60e3 };
+    Requirements { queues: 1, connections: 300, effort, ..Requirements::new(load, goal) }
+}
+
+fn p99(micros: u64) -> Goal {
+    Goal::P99AtMost(Nanos::from_micros(micros))
+}
+
+fn answer(goal: Goal) -> Plan {
+    plan(&profile(), &wanted(goal), &mut |_| {}).expect("a goal that can be")
+}
+
+#[test]
+fn a_laxer_latency_never_costs_more_cpu() {
+    let mut least = f64::INFINITY;
+    let mut found = Vec::new();
+    for micros in [75, 80, 85, 90, 100, 120, 150, 200, 300, 600, 1_500] {
+        let Some(best) = answer(p99(micros)).recommended else {
+            assert_eq!(least, f64::INFINITY, "{micros} us cannot be met, but less could");
+            continue;
+        };
+        assert!(best.p99_us() * (1.0 + P99_MARGIN) <= micros as f64, "{micros}: {best:?}");
+        let cpu = best.cpu_percent(p99(micros));
+        assert!(cpu <= least, "{micros} us costs {cpu} %, less costs {least} %");
+        least = cpu;
+        found.push(best.settings);
+    }
+    found.dedup();
+    assert!(found.len() >= 4, "the goals have different answers: {found:?}");
+}
+
+#[test]
+fn more_cpu_never_costs_latency() {
+    let mut least = f64::INFINITY;
+    for percent in [10.0, 40.0, 50.0, 60.0, 80.0, 100.0] {
+        let Some(best) = answer(Goal::CpuAtMost(percent)).recommended else {
+            assert_eq!(least, f64::INFINITY, "{percent} % is not enough, but less was");
+            continue;
+        };
+        assert!(best.p99_us() <= least, "{percent} %");
+        least = best.p99_us();
+    }
+    assert!(least.is_finite());
+}
+
+#[test]
+fn the_answer_is_simulated_again_and_holds() {
+    let wanted = wanted(p99(150));
+    let plan = answer(wanted.goal);
+    let best = plan.recommended.expect("half a CPU is enough");
+    let again = wanted.scenario(&best.settings, 60e3, 20_000.0, 4_711);
+    let outcome = run(&profile(), &again).expect("valid");
+    assert!(outcome.p99_us <= 150.0, "{outcome:?}");
+    assert!((outcome.cpu_percent - best.cpu_percent(wanted.goal)).abs() < 3.0, "{outcome:?}");
+    assert!(plan.frontier.iter().any(|one| one.settings.napi == best.settings.napi));
+}
+
+#[test]
+fn every_family_is_tried_and_its_best_has_a_reason() {
+    let wanted = Requirements { linux: false, ..wanted(p99(150)) };
+    let plan = plan(&profile(), &wanted, &mut |_| {}).expect("valid");
+    let best = plan.recommended.expect("half a CPU is enough");
+    let mut families: Vec<Family> = plan.others.iter().map(|other| other.best.family).chain([best.family]).collect();
+    families.sort_unstable();
+    families.dedup();
+    assert_eq!(families.len(), 10, "{families:?}");
+    for other in &plan.others {
+        match other.reason {
+            Reason::Costs(times) => assert!(times > 0.95 && other.best.meets(wanted.goal), "{other:?}"),
+            Reason::Misses(by) => assert!(by > 0.0 && !other.best.meets(wanted.goal), "{other:?}"),
+            Reason::Overloaded => assert!(!other.best.carries(), "{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn progress_goes_up_to_the_number_of_simulations() {
+    let mut seen = Vec::new();
+    let plan = plan(&profile(), &wanted(p99(150)), &mut |progress| seen.push(progress)).expect("valid");
+    assert!(seen.windows(2).all(|pair| pair[0].done < pair[1].done));
+    assert!(seen.iter().all(|progress| progress.done <= progress.known));
+    assert_eq!(seen.last().map(|progress| progress.done), Some(plan.simulations));
+}
+
+#[test]
+fn what_cannot_be_planned_is_refused() {
+    let refused = |change: fn(&mut Requirements)| {
+        let mut wanted = wanted(p99(150));
+        change(&mut wanted);
+        plan(&profile(), &wanted, &mut |_| {}).expect_err("bad input").to_string()
+    };
+    assert!(refused(|wanted| wanted.load = LoadRange { low: 2e3, high: 1e3 }).contains("from the lower load"));
+    assert!(refused(|wanted| wanted.load = LoadRange { low: 1e3, high: 1e9 }).contains("the wire does not carry"));
+    assert!(refused(|wanted| wanted.goal = Goal::CpuAtMost(0.0)).contains("cpu = 0"));
+    assert!(refused(|wanted| wanted.goal = Goal::CpuAtMost(f64::NAN)).contains("cpu"));
+    assert!(refused(|wanted| wanted.connections = 0).contains("connections"));
+    let never = plan(&profile(), &wanted(p99(5)), &mut |_| {}).expect_err("faster than the wire");
+    assert!(matches!(never, PlanError::NeverReached { least, .. } if least > 5.0), "{never}");
+}
+
+#[test]
+fn a_load_beyond_the_server_is_said_to_be() {
+    let wanted = Requirements { load: LoadRange { low: 300e3, high: 300e3 }, ..wanted(p99(1_000)) };
+    let plan = plan(&profile(), &wanted, &mut |_| {}).expect("a question that can be asked");
+    assert!(plan.recommended.is_none() && !plan.nearest.carries());
+    assert!((20e3..300e3).contains(&plan.nearest.most_qps()), "{}", plan.nearest.most_qps());
+}
+
+/// Settings of every family, with small and large figures.
+fn all_families() -> Vec<ModeSettings> {
+    let names = [
+        "base",
+        "defer20",
+        "defer500",
+        "napibusy",
+        "fullbusy",
+        "suspend20",
+        "suspend500",
+        "threaded",
+        "threaded-busy",
+        "workqueue",
+        "hold50",
+        "hold500",
+        "hold50-timer",
+        "hold500-timer",
+    ];
+    let mut all: Vec<ModeSettings> = names.map(|name| name.parse::<Mode>().expect(name).settings()).into();
+    let mut short = Mode::Suspend(Nanos::from_micros(50)).settings();
+    short.napi.irq_suspend_timeout = Nanos::from_micros(200);
+    all.push(short);
+    all
+}
+
+#[test]
+fn the_bound_is_what_the_settings_say() {
+    let bound = |name: &str| Bound::of(&profile(), &name.parse::<Mode>().expect(name).settings(), true);
+    let added = |name: &str| bound(name).added();
+    assert_eq!(added("base"), Nanos::ZERO);
+    assert_eq!(added("defer50"), Nanos::from_micros(50));
+    assert_eq!(added("napibusy"), Nanos::from_micros(200));
+    assert_eq!(added("fullbusy"), Nanos::from_millis(5));
+    assert_eq!(added("suspend20"), Nanos::from_millis(20));
+    assert_eq!(added("hold50"), Nanos::from_micros(50));
+    assert_eq!(added("threaded"), Nanos::from_nanos(profile().thread.slice_ns));
+    assert!(bound("suspend20").postponed && !bound("defer50").postponed);
+    assert_eq!(bound("threaded-busy").moderation, None);
+}
+
+/// The checks see every timer: none is armed for later than the bound's timeout after the first packet that waits for it.
+#[test]
+fn no_packet_waits_longer_than_the_bound_with_the_checks_on() {
+    for settings in all_families() {
+        for load in [Load::Open(20e3), Load::Open(90e3)] {
+            let scenario = Scenario {
+                settings,
+                queues: 2,
+                connections: 600,
+                check: true,
+                warmup: Nanos::from_millis(5),
+                duration: Nanos::from_millis(20),
+                ..Scenario::new(abey_sim::plan::nearest_mode(&settings), load)
+            };
+            let outcome = run(&profile(), &scenario).expect("valid");
+            let bound = Bound::of(&profile(), &settings, false);
+            assert!(outcome.answers > 0 && bound.added() <= bound.total(), "{settings:?}");
+        }
+    }
+}
