@@ -27,6 +27,8 @@ pub struct AtLoad {
     pub worst_p99_us: f64,
     /// The largest CPU use of the runs.
     pub worst_cpu_percent: f64,
+    /// The longest that a packet waited in a ring until a poll took it, in microseconds; the NIC's moderation included.
+    pub ring_wait_max_us: f64,
     /// Every run answered what was asked, but for chance.
     pub carried: bool,
 }
@@ -45,6 +47,7 @@ impl AtLoad {
             cpu_percent: mean(|run| run.cpu_percent),
             worst_p99_us: worst(|run| run.p99_us),
             worst_cpu_percent: worst(|run| run.cpu_percent),
+            ring_wait_max_us: worst(|run| run.ring_wait_max_us),
             carried: runs.iter().all(|(scenario, run)| carries(scenario, run)),
         }
     }
