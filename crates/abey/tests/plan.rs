@@ -136,7 +136,8 @@ fn a_goal_that_cannot_be_met_is_status_1_and_says_how_near() {
 #[test]
 fn bad_input_is_one_sentence() {
     let goal = ["--p99", "250us"];
-    let cases: [(&[&str], &[&str]); 17] = [
+    let cases: [(&[&str], &[&str]); 18] = [
+        (&["--load", "10", "--p99", "250us"], &["load = 10", "100 requests per second"]),
         (&["--load", "400k"], &["--p99", "--cpu"]),
         (&goal, &["--load"]),
         (&["--load", "400k", "--p99", "250us", "--cpu", "50%"], &["--p99", "--cpu"]),

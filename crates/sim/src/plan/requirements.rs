@@ -2,7 +2,7 @@
 
 use abey_delivery::{ModeSettings, Nanos};
 
-use super::family::nearest_mode;
+use super::family::{Family, nearest_mode};
 use crate::distribution::Delay;
 use crate::profile::{InputError, Profile};
 use crate::scenario::{Load, Scenario};
@@ -54,7 +54,7 @@ pub struct Effort {
     pub confirming_runs: u32,
     /// How often the search looks around the best so far.
     pub rounds: u32,
-    /// No run counts for longer than this, however low the load.
+    /// No run of settings that spin counts for longer than this, however low the load; one of others ten times as long.
     pub longest: Nanos,
 }
 
@@ -94,6 +94,9 @@ pub struct Requirements {
 /// No run counts for less: moderation and stalls need some time to show.
 const SHORTEST: Nanos = Nanos::from_millis(25);
 
+/// No run would have enough requests.
+const LEAST_LOAD: f64 = 100.0;
+
 impl Requirements {
     /// A goal at a load: 8 queues with 560 connections each, as the published study has them; Linux; seed 1.
     pub fn new(load: LoadRange, goal: Goal) -> Self {
@@ -111,7 +114,8 @@ impl Requirements {
 
     /// One run of some settings.
     pub fn scenario(&self, settings: &ModeSettings, load: f64, requests: f64, seed: u64) -> Scenario {
-        let longest = self.effort.longest.as_nanos() as f64;
+        let spins = matches!(Family::of(settings), Family::NapiBusy | Family::FullBusy | Family::ThreadedBusy);
+        let longest = self.effort.longest.as_nanos() as f64 * if spins { 1.0 } else { 10.0 };
         let counted = (requests / load * 1e9).min(longest).max(SHORTEST.as_nanos() as f64);
         Scenario {
             settings: *settings,
@@ -135,6 +139,10 @@ impl Requirements {
         let LoadRange { low, high } = self.load;
         if low > high {
             return wrong("load", format!("{low}..{high}"), "a range goes from the lower load to the higher");
+        }
+        if low < LEAST_LOAD {
+            let allowed = "plan for 100 requests per second or more: fewer say little about a 99th percentile";
+            return wrong("load", low.to_string(), allowed);
         }
         match self.goal {
             Goal::CpuAtMost(percent) if !(percent > 0.0 && percent <= 100.0) => {

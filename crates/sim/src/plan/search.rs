@@ -18,10 +18,10 @@ use crate::reference::run_all;
 const LOADS: (u32, u32) = (3, 5);
 /// How far from the frontier the search looks around, and a finalist may be.
 const SLACK: (f64, f64) = (0.04, 0.01);
-/// Candidates of a family that differ by less than this share, in CPU use and in latency, are the same.
+/// Candidates that differ by less than this share, in CPU use and in latency, are the same.
 const SAME: (f64, f64) = (0.003, 0.005);
 /// Simulations between two reports of progress.
-const BATCH: usize = 12;
+const BATCH: usize = 24;
 
 /// How far a plan is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,11 +145,8 @@ fn near(candidates: &[Candidate], wanted: &Requirements, share: f64) -> Vec<usiz
     let points: Vec<Point> = carrying.iter().map(|(_, point)| *point).collect();
     let mut kept: Vec<(usize, Point)> = Vec::new();
     for (at, point) in worthwhile(&points, share).into_iter().map(|near| carrying[near]) {
-        let same = |(other, of): &(usize, Point)| {
-            let close = |a: f64, b: f64, share: f64| (a - b).abs() < b * share;
-            let family = candidates[*other].family == candidates[at].family;
-            family && close(point.0, of.0, SAME.0) && close(point.1, of.1, SAME.1)
-        };
+        let close = |a: f64, b: f64, share: f64| (a - b).abs() < b * share;
+        let same = |(_, of): &(usize, Point)| close(point.0, of.0, SAME.0) && close(point.1, of.1, SAME.1);
         if !kept.iter().any(same) {
             kept.push((at, point));
         }

@@ -30,8 +30,7 @@ pub(super) fn coarse(linux: bool) -> Vec<ModeSettings> {
         all.push(with_budget(suspend.settings(), 8));
         all.push(with_suspend(suspend.settings(), 2));
     }
-    all.extend([16, 64].map(|budget| with_budget(Mode::FullBusy.settings(), budget)));
-    all.extend([Mode::Threaded, Mode::ThreadedBusy].map(Mode::settings));
+    all.extend([Mode::FullBusy, Mode::Threaded, Mode::ThreadedBusy].map(Mode::settings));
     if !linux {
         all.push(Mode::Workqueue.settings());
         all.extend(every(4).map(|span| Mode::Hold(Hold::Spin(span)).settings()));

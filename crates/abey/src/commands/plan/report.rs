@@ -94,8 +94,10 @@ fn bound_text(told: &Told<'_>) -> String {
         None if bound.scheduler.is_some() => "a slice of the thread that shares the CPU",
         None => "the interrupt is never masked unless a poll follows",
     };
-    let (added, dispatch) = (bound.added(), rounded(bound.dispatch));
-    let mut text = format!("wait added for other flows on the same queue: at most {added} ({why})");
+    let added = Some(bound.added()).filter(|span| !span.is_zero());
+    let added = added.map_or("none".to_owned(), |span| format!("at most {span}"));
+    let dispatch = rounded(bound.dispatch);
+    let mut text = format!("wait added for other flows on the same queue: {added} ({why})");
     text += &format!("; then at most {dispatch} until the poll, as with any settings");
     if let Some(more) = bound.handed_over {
         text += &format!(", and {more} more when a softirq has used up its budget");
