@@ -73,9 +73,6 @@ pub enum InputError {
     /// Busy polling is set to what cannot be.
     #[error(transparent)]
     Settings(#[from] abey_delivery::SettingsError),
-    /// A scenario's settings file cannot be used.
-    #[error(transparent)]
-    SettingsFile(#[from] crate::settings_file::SettingsFileError),
     /// There is no profile of this name.
     #[error("there is no profile `{0}`: the shipped ones are {shipped}; or give the path of a TOML file", shipped = Profile::SHIPPED.map(|(name, _)| name).join(", "))]
     Unknown(String),
@@ -97,7 +94,11 @@ const JARGON: [(&str, &str); 6] = [
 impl InputError {
     /// What the reader of a TOML text said; `name` is that of its file.
     pub(crate) fn parse(name: &str, text: &str, error: &toml::de::Error) -> Self {
-        let at = error.span().map_or(0, |span| span.start);
+        Self::in_line(name, text, error.span().map_or(0, |span| span.start), error.message())
+    }
+
+    /// What is wrong with what is at this byte of a file's text.
+    pub(crate) fn in_line(name: &str, text: &str, at: usize, message: &str) -> Self {
         let line = line_of(text, at);
         let quoted = text.lines().nth(line - 1).unwrap_or_default().trim();
         let mut shown: String = quoted.chars().take(QUOTED).collect();
@@ -105,7 +106,7 @@ impl InputError {
             shown += "...";
         }
         let text = if shown.is_empty() { "here".to_owned() } else { format!("`{shown}`") };
-        let mut message = error.message().lines().map(str::trim).collect::<Vec<_>>().join(", ");
+        let mut message = message.lines().map(str::trim).collect::<Vec<_>>().join(", ");
         for (jargon, plain) in JARGON {
             message = message.replace(jargon, plain);
         }
@@ -126,7 +127,7 @@ impl InputError {
             Self::WireOverload { .. } => Some("load"),
             Self::Settings(_) => Some("modes"),
             Self::Unknown(_) | Self::Read { .. } => Some("profile"),
-            Self::Parse { .. } | Self::At { .. } | Self::SettingsFile(_) => None,
+            Self::Parse { .. } | Self::At { .. } => None,
         }
     }
 }

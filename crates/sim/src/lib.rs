@@ -50,7 +50,7 @@ pub use input::InputError;
 pub use outcome::Outcome;
 pub use profile::Profile;
 pub use scenario::{Arrivals, Load, NicSettings, Responder, Scenario, ScenarioFile, Sizes};
+pub use settings_file::SettingsFile;
 pub use topology::Topology;
-pub use settings_file::{SettingsFile, SettingsFileError};
 pub use trace::Trace;
 pub use world::{run, run_traced};

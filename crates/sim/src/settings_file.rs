@@ -4,12 +4,14 @@
 
 use std::fmt::Write as _;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use abey_delivery::{EpollBusyPoll, Hold, ModeSettings, Nanos, NapiSettings, PollContext, SettingsError};
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
+
+use crate::input::{InputError, read};
 
 /// A settings file, read.
 ///
@@ -30,7 +32,7 @@ use toml::Spanned;
 /// let file = SettingsFile::parse("mine.toml", text)?;
 /// assert_eq!(file.settings.napi.gro_flush_timeout.as_micros(), 37);
 /// assert_eq!(SettingsFile::parse("again", &SettingsFile::text(&file.settings, ""))?.settings, file.settings);
-/// # Ok::<(), abey_sim::SettingsFileError>(())
+/// # Ok::<(), abey_sim::InputError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsFile {
@@ -40,42 +42,18 @@ pub struct SettingsFile {
     pub settings: ModeSettings,
 }
 
-/// Why a settings file cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SettingsFileError {
-    /// The file cannot be read.
-    #[error("cannot read the settings file {path}: {source}", path = .path.display())]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// A line that is no TOML, or has a key or a value that is not allowed.
-    #[error("{name}, line {line}, `{text}`: {message}")]
-    Line {
-        /// Which file.
-        name: String,
-        /// Which line, from 1.
-        line: usize,
-        /// The line, without the blanks around it.
-        text: String,
-        /// What is wrong and what is allowed.
-        message: String,
-    },
-}
-
 impl SettingsFile {
     /// Reads settings from their text; `name` is for messages.
     ///
     /// # Errors
     /// The first line that is no TOML, or has a key or a value that is not allowed.
-    pub fn parse(name: &str, text: &str) -> Result<Self, SettingsFileError> {
-        let at = |span: Option<Range<usize>>, message: &str| located(name, text, span, message);
-        let document: Document = toml::from_str(text).map_err(|error| at(error.span(), error.message()))?;
+    pub fn parse(name: &str, text: &str) -> Result<Self, InputError> {
+        let document: Document = toml::from_str(text).map_err(|error| InputError::parse(name, text, &error))?;
         let settings = document.settings();
-        settings.validate().map_err(|error| at(document.span_of(&error), &error.to_string()))?;
+        settings.validate().map_err(|error| {
+            let at = document.span_of(&error).map_or(0, |span| span.start);
+            InputError::in_line(name, text, at, &error.to_string())
+        })?;
         Ok(Self { name: name.to_owned(), settings })
     }
 
@@ -83,10 +61,8 @@ impl SettingsFile {
     ///
     /// # Errors
     /// As [`Self::parse`], and if the file cannot be read.
-    pub fn load(path: &Path) -> Result<Self, SettingsFileError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| SettingsFileError::Read { path: path.to_owned(), source })?;
-        Self::parse(&path.display().to_string(), &text)
+    pub fn load(path: &Path) -> Result<Self, InputError> {
+        Self::parse(&path.display().to_string(), &read(path)?)
     }
 
     /// The text of a settings file; every line of `header` becomes a comment at its top.
@@ -130,17 +106,6 @@ fn write_settings(out: &mut String, settings: &ModeSettings) -> std::fmt::Result
 /// No time at all has its unit too.
 fn in_unit(span: Nanos) -> String {
     if span.is_zero() { "0us".to_owned() } else { span.to_string() }
-}
-
-fn located(name: &str, text: &str, span: Option<Range<usize>>, message: &str) -> SettingsFileError {
-    let at = span.map_or(0, |span| span.start).min(text.len());
-    let line = text[..at].matches('\n').count();
-    SettingsFileError::Line {
-        name: name.to_owned(),
-        line: line + 1,
-        text: text.lines().nth(line).unwrap_or_default().trim().to_owned(),
-        message: message.trim_end().replace('\n', ", "),
-    }
 }
 
 #[derive(Deserialize)]

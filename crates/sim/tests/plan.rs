@@ -109,7 +109,7 @@ fn what_cannot_be_planned_is_refused() {
         plan(&profile(), &wanted, &mut |_| {}).expect_err("bad input").to_string()
     };
     assert!(refused(|wanted| wanted.load = LoadRange { low: 2e3, high: 1e3 }).contains("from the lower load"));
-    assert!(refused(|wanted| wanted.load = LoadRange { low: 1e3, high: 1e9 }).contains("the wire does not carry"));
+    assert!(refused(|wanted| wanted.load = LoadRange { low: 1e3, high: 1e9 }).contains("the wire carries at most"));
     assert!(refused(|wanted| wanted.goal = Goal::CpuAtMost(0.0)).contains("cpu = 0"));
     assert!(refused(|wanted| wanted.goal = Goal::CpuAtMost(f64::NAN)).contains("cpu"));
     assert!(refused(|wanted| wanted.connections = 0).contains("connections"));

@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn a_frontier_by_hand() {
-        let points = [(40.0, 200.0), (30.0, 300.0), (45.0, 250.0), (100.0, 150.0), (30.0, 300.0), (41.0, 199.0)];
+        let points = [(40.0, 200.0), (30.0, 300.0), (44.0, 220.0), (100.0, 150.0), (30.0, 300.0), (41.0, 199.0)];
         assert_eq!(frontier(&points), [1, 0, 5, 3]);
         assert_eq!(worthwhile(&points, 0.2), [0, 1, 2, 3, 4, 5]);
         assert_eq!(worthwhile(&points, 0.05), [0, 1, 3, 4, 5]);
