@@ -13,14 +13,7 @@ const LEGEND: u32 = 310;
 const INK: RGBColor = RGBColor(1, 1, 1);
 const GRID: RGBColor = RGBColor(1, 1, 2);
 const AXIS: RGBColor = RGBColor(1, 1, 3);
-const STYLE: &str = "svg{--surface:#fff;--ink:#1a1d22;--soft:#5a616b;--rule:#c4cad2;--grid:#e8ebef;--goal:#b00020;background:var(--surface);\
-font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans','Liberation Sans',sans-serif}\
-@media(prefers-color-scheme:dark){svg{--surface:#171a1f;--ink:#e8eaed;--soft:#a2a9b3;--rule:#4a515b;--grid:#272c33;--goal:#ff8a80}}\
-.page{fill:var(--surface)}.ink{fill:var(--soft)}.grid{stroke:var(--grid)}.axis{stroke:var(--rule)}text{font-size:28px}\
-.title{fill:var(--ink);font-size:32px;font-weight:600}.mark{fill:var(--c);stroke:var(--surface);stroke-width:2}.tried .mark{opacity:.35}\
-.frontier{fill:none;stroke:var(--soft);stroke-width:4;stroke-linejoin:round}.goal{stroke:var(--goal);stroke-width:3;stroke-dasharray:14 8}\
-.goal-name{fill:var(--goal);font-size:26px}.ring{fill:none;stroke:var(--ink);stroke-width:4}.halo{paint-order:stroke;stroke:var(--surface);\
-stroke-width:8px;stroke-linejoin:round}.best{fill:var(--ink);font-weight:600}.name{fill:var(--c);font-weight:600}";
+const STYLE: &str = include_str!("frontier.css");
 
 /// What to draw.
 #[derive(Clone, Debug)]
@@ -147,13 +140,15 @@ impl FrontierChart {
     fn best(&self, place: &Place) -> Markup {
         let Some((cpu, p99, name)) = &self.recommended else { return html! {} };
         let (x, y) = place(*cpu, *p99);
-        // Nothing lies to the left of the frontier or below it; to the left there has to be room.
+        // Nothing lies to the left of the frontier or below it. Where there is no room, far above it to the right.
         let figures = format!("{cpu:.1} %, {p99:.0} us");
         let room = x - 190.0 > 17.0 * name.len().max(figures.len()) as f64;
-        let (anchor, dx, dy) = if room { ("end", -30.0, 20.0) } else { ("start", 12.0, 52.0) };
-        let (x_text, y_text) = (format!("{:.1}", x + dx), y + dy);
+        let (anchor, dx, dy) = if room { ("end", -30.0, 20.0) } else { ("start", 74.0, -130.0) };
+        let (x_text, y_text) = (format!("{:.1}", x + dx), (y + dy).max(116.0));
+        let leader = [(x + 13.0, y - 13.0), (x + 68.0, y_text + 22.0)];
         html! {
             circle.ring cx=(format!("{x:.1}")) cy=(format!("{y:.1}")) r="18" {}
+            @if !room { path.leader d=(path(leader.into_iter())) {} }
             text.best.halo x=(x_text) y=(format!("{y_text:.1}")) text-anchor=(anchor) { (name) }
             text.best.halo x=(x_text) y=(format!("{:.1}", y_text + 32.0)) text-anchor=(anchor) { (figures) }
         }
