@@ -9,6 +9,7 @@ mod linux_world;
 mod output;
 mod program;
 mod supervise;
+mod table;
 
 use std::process::ExitCode;
 

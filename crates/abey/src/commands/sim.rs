@@ -12,12 +12,12 @@ use abey_sim::reference::{
 };
 use abey_sim::{InputError, Outcome, Profile, Scenario, ScenarioFile, Trace, run_traced};
 use clap::{Subcommand, ValueEnum};
-use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::{print_document, print_rows, print_text};
+use crate::table::{aligned, new_table};
 
 /// Simulate a server in virtual time: a scenario of your own, or the rows of a published table.
 #[derive(clap::Args)]
@@ -245,7 +245,7 @@ fn reference_table(rows: &[Row]) -> String {
         cells.extend(shown.iter().map(|(column, _)| row.figures.get(column).map_or(String::new(), pair)));
         table.add_row(cells);
     }
-    format!("published > predicted\n{}\n", aligned(table, 3))
+    format!("published > predicted\n{}\n", aligned(table, 3..))
 }
 
 fn pair(figure: Figure) -> String {
@@ -263,7 +263,7 @@ fn summary_text(summary: &Summary) -> String {
         let fitted = fitted.map_or_else(|| [const { String::new() }; 3], size);
         table.add_row([error.column.to_owned()].into_iter().chain(size(error)).chain(fitted));
     }
-    let mut text = format!("errors of the predicted rows, and of the fitted ones:\n{}\n", aligned(table, 1));
+    let mut text = format!("errors of the predicted rows, and of the fitted ones:\n{}\n", aligned(table, 1..));
     if let Some(error) = &summary.max_qps {
         text += &format!(
             "throughput at MAX, predicted rows: median error {:.1} %, largest {:.1} %\n",
@@ -316,20 +316,5 @@ fn own_table(rows: &[OwnRow]) -> String {
         cells.extend([o.interrupts_per_query, o.polls_per_query].map(|value| format!("{value:.3}")));
         table.add_row(cells);
     }
-    aligned(table, 2)
-}
-
-fn new_table<'a>(titles: impl IntoIterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(titles);
-    table
-}
-
-/// The first columns are names, the others numbers.
-fn aligned(mut table: Table, names: usize) -> String {
-    for column in table.column_iter_mut().skip(names) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table.to_string()
+    aligned(table, 2..)
 }

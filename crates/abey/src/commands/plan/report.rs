@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use abey_delivery::Nanos;
 use abey_sim::SettingsFile;
 use abey_sim::plan::{AtLoad, Candidate, Family, Goal, Other, Reason, describe};
-use comfy_table::{CellAlignment, Table, presets};
 
 use super::{Told, picture};
+use crate::table::{aligned, new_table};
 
 /// How many rows of the frontier are shown; all of it is in the JSON document.
 const SHOWN: usize = 12;
@@ -53,7 +53,7 @@ fn expected_table(best: &Candidate) -> String {
         let whole = [at.load, at.qps, at.avg_us, at.p99_us, at.p999_us].map(|figure| format!("{figure:.0}"));
         table.add_row(whole.into_iter().chain([format!("{:.1}", at.cpu_percent)]));
     }
-    aligned(table, 0)
+    aligned(table, ..)
 }
 
 fn goal_text(told: &Told<'_>) -> String {
@@ -126,10 +126,7 @@ fn others_table(told: &Told<'_>) -> String {
             why_not(told.wanted.goal, *reason),
         ]);
     }
-    for column in table.column_iter_mut().skip(2).take(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    trimmed(&table)
+    aligned(table, 2..4)
 }
 
 /// Why settings are not recommended, in words.
@@ -158,10 +155,7 @@ fn frontier_table(told: &Told<'_>) -> String {
             table.add_row([mark.to_owned(), cpu, format!("{:.0}", one.p99_us()), describe(&one.settings)]);
         }
     }
-    for column in table.column_iter_mut().skip(1).take(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    trimmed(&table)
+    aligned(table, 1..3)
 }
 
 fn next_command(told: &Told<'_>) -> String {
@@ -179,23 +173,4 @@ fn next_command(told: &Told<'_>) -> String {
         (None, Some(mode)) => format!("next: abey run --mode {mode} -- CMD, or abey set DEV --mode {mode}"),
         (None, None) => "next: the same with --output FILE.toml, then abey run --settings FILE.toml -- CMD".to_owned(),
     }
-}
-
-fn new_table<'a>(titles: impl IntoIterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(titles);
-    table
-}
-
-/// The first columns are names, the others numbers.
-fn aligned(mut table: Table, names: usize) -> String {
-    for column in table.column_iter_mut().skip(names) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    trimmed(&table)
-}
-
-fn trimmed(table: &Table) -> String {
-    table.trim_fmt()
 }
