@@ -1,22 +1,18 @@
 //! `abey status` as a user sees it: tables, verdicts, exit statuses. What changes a network needs root.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+#[path = "../../linux/tests/common/bed.rs"]
+mod bed;
 
-use abey_delivery::Mode;
-use abey_linux::napi::{NapiChange, napis, set_napi};
-use abey_linux::netlink::Netlink;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+
 use abey_linux::netns::NetNs;
 use abey_linux::spawn::CommandPlace;
-use abey_linux::tracefs::Tracefs;
 use abey_linux::veth::{End, create};
+use bed::Bed;
 use serde_json::Value;
 
-const SERVER: &str = include_str!("../../linux/tests/epoll_server.py");
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
 const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2));
 
@@ -35,84 +31,15 @@ fn run(command: &mut Command) -> (Option<i32>, String, String) {
     told(&command.output().expect("abey runs"))
 }
 
-/// Two namespaces and a server in one of them.
-struct Bed {
-    near: NetNs,
-    far: NetNs,
-    server: Child,
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
-}
-
-impl Bed {
-    fn new() -> Option<Self> {
-        let (Ok(near), Ok(far)) = (NetNs::create(), NetNs::create()) else {
-            eprintln!("skipped: needs root to make network namespaces");
-            return None;
-        };
-        if let Err(error) = Tracefs::open() {
-            eprintln!("skipped: {error}");
-            return None;
-        }
-        let end = |netns, name, address| End { netns, name, address: (address, 24) };
-        create(&end(&near, "status0", NEAR), &end(&far, "status1", FAR), 1).expect("veth pair");
-        let mut command = Command::new("python3");
-        command.args(["-c", SERVER, &NEAR.to_string(), "0,64,1", "-1"]).stdout(Stdio::piped()).in_netns(&near);
-        let Ok(mut server) = command.spawn() else {
-            eprintln!("skipped: needs python3 as a server");
-            return None;
-        };
-        let mut line = String::new();
-        let said = server.stdout.take().expect("piped");
-        BufReader::new(said).read_line(&mut line).expect("it says when it is ready");
-        let bed = Self { near, far, server };
-        assert_eq!(line, "ready\n");
-        Some(bed)
-    }
-
-    fn set(&self, mode: &str) {
-        let mut netlink = Netlink::open(&self.near).expect("netlink");
-        let settings = mode.parse::<Mode>().expect(mode).settings().napi;
-        for napi in napis(&mut netlink, None).expect("list") {
-            let change = NapiChange::between(&napi.settings(), &settings);
-            set_napi(&mut netlink, napi.id, &change).expect("set");
-        }
-    }
-
-    /// Runs `work` while the server is under load, which ends by itself.
-    fn under_load<T>(&self, work: impl FnOnce() -> T) -> T {
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| self.far.run(|| echo_until(&stop)).expect("enter"));
-            std::thread::sleep(Duration::from_millis(100));
-            let result = work();
-            stop.store(true, Ordering::Relaxed);
-            result
-        })
-    }
-}
-
-fn echo_until(stop: &AtomicBool) {
-    let connect = |_| {
-        let stream = TcpStream::connect((NEAR, 7000)).expect("connect");
-        stream.set_read_timeout(Some(Duration::from_secs(2))).expect("set");
-        stream
+/// A server at the end of a pair whose names no other test uses; `None` with a printed reason.
+fn bed() -> Option<Bed> {
+    let (Ok(near), Ok(far)) = (NetNs::create(), NetNs::create()) else {
+        eprintln!("skipped: needs root to make network namespaces");
+        return None;
     };
-    let mut streams: Vec<TcpStream> = (0..8).map(connect).collect();
-    let began = Instant::now();
-    while !stop.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(4) {
-        for stream in &mut streams {
-            stream.write_all(&[7; 64]).expect("send");
-        }
-        for stream in &mut streams {
-            stream.read_exact(&mut [0; 64]).expect("answer");
-        }
-    }
+    let end = |netns, name, address| End { netns, name, address: (address, 24) };
+    create(&end(&near, "status0", NEAR), &end(&far, "status1", FAR), 1).expect("veth pair");
+    Bed::start((near, far), NEAR, "0,64,1", "-1")
 }
 
 #[test]
@@ -144,7 +71,7 @@ fn the_loopback_device_is_said_to_have_no_napi() {
 
 #[test]
 fn devices_are_listed_and_the_same_in_json() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = bed() else { return };
     bed.set("defer50");
     let (code, out, error) = run(status(&[]).in_netns(&bed.near));
     assert_eq!(code, Some(0), "{error}");
@@ -163,7 +90,7 @@ fn devices_are_listed_and_the_same_in_json() {
 
 #[test]
 fn a_process_is_judged_in_words_and_by_the_exit_status() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = bed() else { return };
     let pid = bed.server.id().to_string();
     bed.set("suspend20");
     let (code, out, error) = bed.under_load(|| run(&mut status(&["--pid", &pid])));
@@ -187,7 +114,7 @@ fn a_process_is_judged_in_words_and_by_the_exit_status() {
 
 #[test]
 fn without_privilege_the_settings_are_shown_and_a_strange_process_is_not() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = bed() else { return };
     let mut plain = status(&[]);
     let Ok(output) = plain.uid(65_534).gid(65_534).output() else {
         eprintln!("skipped: another user may not execute {}", env!("CARGO_BIN_EXE_abey"));

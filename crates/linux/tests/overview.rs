@@ -1,43 +1,33 @@
 //! The overview and the verdict against the real kernel: a small epoll server behind a veth pair. Needs root.
 
+#[path = "common/bed.rs"]
+mod bed;
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ops::Deref;
+use std::process::Command;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use abey_delivery::Mode;
 use abey_linux::features::{TX_TCP_SEGMENTATION, set_features};
-use abey_linux::napi::{NapiChange, napis, set_napi};
 use abey_linux::netlink::Netlink;
 use abey_linux::netns::NetNs;
 use abey_linux::overview::{Neighbour, Overview, Watch, own_device};
 use abey_linux::process::inspect_tree;
 use abey_linux::spawn::CommandPlace;
-use abey_linux::tracefs::Tracefs;
 use abey_linux::verdict::{Reason, Verdict, judge};
 use common::{NEAR, pair};
 use nix::sys::signal::Signal;
 
-/// Echoes on port 7000; ends by itself. Arguments: address, epoll parameters or `none`, timeout of its waits.
-const SERVER: &str = include_str!("epoll_server.py");
-
 const INTERVAL: Duration = Duration::from_millis(300);
-const CONNECTIONS: usize = 8;
 
-struct Bed {
-    near: NetNs,
-    far: NetNs,
-    server: Child,
-}
+struct Bed(bed::Bed);
 
-impl Drop for Bed {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
+impl Deref for Bed {
+    type Target = bed::Bed;
+
+    fn deref(&self) -> &bed::Bed {
+        &self.0
     }
 }
 
@@ -48,33 +38,7 @@ impl Bed {
     }
 
     fn waiting(params: &str, timeout: &str) -> Option<Self> {
-        let (near, far) = pair(1)?;
-        if let Err(error) = Tracefs::open() {
-            eprintln!("skipped: {error}");
-            return None;
-        }
-        let mut command = Command::new("python3");
-        command.args(["-c", SERVER, &NEAR.to_string(), params, timeout]).stdout(Stdio::piped());
-        command.in_netns(&near).dies_with_parent(Signal::SIGKILL);
-        let Ok(mut server) = command.spawn() else {
-            eprintln!("skipped: needs python3 as a server");
-            return None;
-        };
-        let mut line = String::new();
-        let said = server.stdout.take().expect("piped");
-        BufReader::new(said).read_line(&mut line).expect("it says when it is ready");
-        let bed = Self { near, far, server };
-        assert_eq!(line, "ready\n");
-        Some(bed)
-    }
-
-    fn set(&self, mode: &str) {
-        let mut netlink = Netlink::open(&self.near).expect("netlink");
-        let settings = mode.parse::<Mode>().expect(mode).settings().napi;
-        for napi in napis(&mut netlink, None).expect("list") {
-            let change = NapiChange::between(&napi.settings(), &settings);
-            set_napi(&mut netlink, napi.id, &change).expect("set");
-        }
+        bed::Bed::start(pair(1)?, NEAR, params, timeout).map(Self)
     }
 
     /// The peer's TCP segmentation offload.
@@ -95,44 +59,19 @@ impl Bed {
 
     /// The verdict on the server while it is under load, or while nobody talks to it.
     fn verdict(&self, load: bool) -> Verdict {
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            if load {
-                scope.spawn(|| self.far.run(|| echo_until(&stop)).expect("enter"));
-                sleep(Duration::from_millis(100));
-            }
-            let pid = self.server.id();
-            let overview = self.overview();
-            let views = inspect_tree(pid).expect("look");
-            let device = overview.device("near0").expect("near0");
-            assert_eq!(own_device(&overview, &views).map(|own| &own.device.name), Some(&device.device.name));
-            let watch = Watch::start(&[device], Some(("near0", &views)));
-            sleep(INTERVAL);
-            let views = inspect_tree(pid).expect("look");
-            let verdict = judge(&watch.finish().facts(&overview, device, views));
-            stop.store(true, Ordering::Relaxed);
-            verdict
-        })
+        if load { self.under_load(|| self.judged()) } else { self.judged() }
     }
-}
 
-/// Keeps several requests under way; ends by itself.
-fn echo_until(stop: &AtomicBool) {
-    let connect = |_| {
-        let stream = TcpStream::connect((NEAR, 7000)).expect("connect");
-        stream.set_nodelay(true).expect("set");
-        stream.set_read_timeout(Some(Duration::from_secs(2))).expect("set");
-        stream
-    };
-    let mut streams: Vec<TcpStream> = (0..CONNECTIONS).map(connect).collect();
-    let began = Instant::now();
-    while !stop.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(3) {
-        for stream in &mut streams {
-            stream.write_all(&[7; 64]).expect("send");
-        }
-        for stream in &mut streams {
-            stream.read_exact(&mut [0; 64]).expect("answer");
-        }
+    fn judged(&self) -> Verdict {
+        let pid = self.server.id();
+        let overview = self.overview();
+        let views = inspect_tree(pid).expect("look");
+        let device = overview.device("near0").expect("near0");
+        assert_eq!(own_device(&overview, &views).map(|own| &own.device.name), Some(&device.device.name));
+        let watch = Watch::start(&[device], Some(("near0", &views)));
+        sleep(INTERVAL);
+        let views = inspect_tree(pid).expect("look");
+        judge(&watch.finish().facts(&overview, device, views))
     }
 }
 
