@@ -1,0 +1,171 @@
+//! Segments of one burst that continue each other become one (generic receive offload).
+//!
+//! A burst is what one call brings. Segments of a flow that follow each other in it, carry data and agree in everything
+//! but sequence number, PSH and payload are merged: the connection is looked up once, and decides once whether to
+//! acknowledge. Payloads are not copied, only remembered. Segments of one flow keep their order; a segment that does not
+//! fit its run sends the run on first. A few runs are open at a time, which is as many flows as a burst usually has.
+
+use crate::{
+    flow::Flow,
+    tcp::segment::{Flags, Header},
+};
+
+/// Runs that are open at a time.
+const RUNS: usize = 8;
+/// Payload bytes of a run at most.
+const LONGEST: usize = 65_535;
+
+/// The payload of one segment, or of a merged run.
+#[derive(Clone, Debug)]
+pub(crate) struct Payload<'a> {
+    first: &'a [u8],
+    more: Vec<&'a [u8]>,
+    len: usize,
+}
+
+impl<'a> Payload<'a> {
+    pub(crate) const fn single(bytes: &'a [u8]) -> Self {
+        Self { first: bytes, more: Vec::new(), len: bytes.len() }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How many segments there were.
+    pub(crate) fn segments(&self) -> u64 {
+        1 + self.more.len() as u64
+    }
+
+    /// Calls `each` with the pieces of `len` bytes from `skip` on.
+    pub(crate) fn pieces_from(&self, mut skip: usize, mut len: usize, mut each: impl FnMut(&[u8])) {
+        for piece in core::iter::once(self.first).chain(self.more.iter().copied()) {
+            if skip >= piece.len() {
+                skip -= piece.len();
+                continue;
+            }
+            let piece = &piece[skip..piece.len().min(skip + len)];
+            skip = 0;
+            len -= piece.len();
+            each(piece);
+            if len == 0 {
+                return;
+            }
+        }
+    }
+}
+
+/// A segment, or several that were merged.
+#[derive(Clone, Debug)]
+pub(crate) struct Run<'a> {
+    pub flow: Flow,
+    pub header: Header,
+    pub payload: Payload<'a>,
+}
+
+impl<'a> Run<'a> {
+    /// Whether `next` continues this run.
+    fn takes(&self, next: &Self) -> bool {
+        let (mine, other) = (&self.header, &next.header);
+        mine.flags.without(Flags::PSH) == Flags::ACK
+            && other.flags.without(Flags::PSH) == Flags::ACK
+            && next.payload.len > 0
+            && other.seq == mine.seq.plus(self.payload.len as u32)
+            && other.ack == mine.ack
+            && other.window == mine.window
+            && other.options == mine.options
+            && self.payload.len + next.payload.len <= LONGEST
+    }
+
+    fn join(&mut self, next: &Self) {
+        self.header.flags = self.header.flags.with(next.header.flags);
+        self.payload.more.push(next.payload.first);
+        self.payload.len += next.payload.len;
+    }
+}
+
+/// The open runs of a burst.
+#[derive(Debug, Default)]
+pub(crate) struct Gro<'a> {
+    runs: Vec<Run<'a>>,
+}
+
+impl<'a> Gro<'a> {
+    /// Takes a segment in; what must be delivered before it comes out.
+    pub(crate) fn push(&mut self, segment: Run<'a>) -> Option<Run<'a>> {
+        let open = self.runs.iter_mut().position(|run| run.flow == segment.flow);
+        if let Some(index) = open {
+            if self.runs[index].takes(&segment) {
+                self.runs[index].join(&segment);
+                return None;
+            }
+            return Some(core::mem::replace(&mut self.runs[index], segment));
+        }
+        let oldest = (self.runs.len() == RUNS).then(|| self.runs.remove(0));
+        self.runs.push(segment);
+        oldest
+    }
+
+    /// The burst is over: what is still open, the oldest first.
+    pub(crate) fn finish(self) -> impl Iterator<Item = Run<'a>> {
+        self.runs.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::seq::Seq;
+
+    fn segment(port: u16, seq: u32, flags: Flags, bytes: &[u8]) -> Run<'_> {
+        let flow = Flow {
+            local: "10.0.0.1".parse().unwrap(),
+            remote: "10.0.0.2".parse().unwrap(),
+            local_port: 80,
+            remote_port: port,
+        };
+        let header = Header { seq: Seq(seq), flags, ..Header::default() };
+        Run { flow, header, payload: Payload::single(bytes) }
+    }
+
+    fn bytes(run: &Run<'_>, skip: usize, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        run.payload.pieces_from(skip, len, |piece| bytes.extend_from_slice(piece));
+        bytes
+    }
+
+    #[test]
+    fn segments_that_continue_are_merged_per_flow() {
+        let mut gro = Gro::default();
+        assert!(gro.push(segment(1, 0, Flags::ACK, b"abc")).is_none());
+        assert!(gro.push(segment(2, 0, Flags::ACK, b"other")).is_none());
+        assert!(gro.push(segment(1, 3, Flags::ACK.with(Flags::PSH), b"de")).is_none());
+        let runs: Vec<_> = gro.finish().collect();
+        assert_eq!(runs.len(), 2);
+        assert_eq!((bytes(&runs[0], 0, 5), runs[0].payload.segments()), (b"abcde".to_vec(), 2));
+        assert_eq!(bytes(&runs[0], 2, 2), b"cd");
+        assert_eq!(bytes(&runs[0], 4, 1), b"e");
+        assert!(runs[0].header.flags.contains(Flags::PSH));
+    }
+
+    #[test]
+    fn what_does_not_continue_sends_the_run_on_in_order() {
+        for next in [
+            segment(1, 9, Flags::ACK, b"gap"),
+            segment(1, 3, Flags::ACK.with(Flags::FIN), b"fin"),
+            segment(1, 3, Flags::ACK, b""),
+        ] {
+            let mut gro = Gro::default();
+            gro.push(segment(1, 0, Flags::ACK, b"abc"));
+            assert_eq!(gro.push(next).map(|run| run.header.seq), Some(Seq(0)));
+            assert_eq!(gro.finish().count(), 1);
+        }
+    }
+
+    #[test]
+    fn open_runs_are_bounded() {
+        let mut gro = Gro::default();
+        let sent_on = (0..20).filter_map(|port| gro.push(segment(port, 0, Flags::ACK, b"x"))).count();
+        assert_eq!((sent_on, gro.finish().count()), (20 - RUNS, RUNS));
+    }
+}

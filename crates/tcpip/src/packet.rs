@@ -1,0 +1,271 @@
+//! Ethernet and IP: headers checked on the way in, written on the way out (RFC 791, RFC 8200, RFC 1122).
+//!
+//! What is wrong with a packet is an error value, which the caller counts. Fragments are an error: reassembly is a way for
+//! anyone to fill memory, and neither TCP (which finds the path's size) nor a sane UDP protocol needs it. IPv6 extension
+//! headers are skipped, a few at most.
+
+use core::net::IpAddr;
+
+use smoltcp::wire::{
+    EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6ExtHeader, Ipv6Packet, checksum,
+};
+
+/// Bytes of an Ethernet header.
+pub(crate) const ETHERNET_HEADER: usize = 14;
+/// Extension headers at most.
+const EXTENSIONS: usize = 4;
+/// The usual hop limit.
+pub(crate) const HOP_LIMIT: u8 = 64;
+
+/// A link address.
+pub(crate) type Station = [u8; 6];
+
+/// Where a frame's transport checksum is, when the NIC is to fill it in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChecksumToFill {
+    /// Offset in the frame from which the sum is taken, to the frame's end.
+    pub start: usize,
+    /// Offset from `start` of the two bytes it is written to, which hold the pseudo header's sum.
+    pub offset: usize,
+}
+
+/// What is to be known of a frame beside its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameInfo {
+    /// The checksum the NIC must fill in; `None` if the frame is complete.
+    pub checksum: Option<ChecksumToFill>,
+}
+
+/// Who computes the checksum of what is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checksums {
+    Full,
+    /// Only the pseudo header's sum is written.
+    Partial,
+}
+
+impl Checksums {
+    /// Writes the checksum of `segment` at `offset`.
+    pub(crate) fn fill(
+        self,
+        segment: &mut [u8],
+        offset: usize,
+        protocol: IpProtocol,
+        source: IpAddr,
+        destination: IpAddr,
+    ) {
+        segment[offset..offset + 2].fill(0);
+        let pseudo = checksum::pseudo_header(&source.into(), &destination.into(), protocol, segment.len() as u32);
+        let sum = match self {
+            Self::Partial => pseudo,
+            Self::Full => match !checksum::combine(&[pseudo, checksum::data(segment)]) {
+                // Zero means "none" in UDP, and its other representation is as good everywhere.
+                0 => 0xffff,
+                sum => sum,
+            },
+        };
+        segment[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+/// An IP packet whose header is good.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packet<'a> {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub protocol: IpProtocol,
+    pub hop_limit: u8,
+    pub payload: &'a [u8],
+    /// The packet from its header on, for errors that quote it.
+    pub whole: &'a [u8],
+}
+
+/// What is wrong with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Header,
+    Checksum,
+    Fragment,
+}
+
+/// Reads an IPv4 packet.
+pub(crate) fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Fault> {
+    let packet = Ipv4Packet::new_checked(bytes).map_err(|_| Fault::Header)?;
+    if packet.version() != 4 || packet.header_len() < 20 {
+        return Err(Fault::Header);
+    }
+    if !packet.verify_checksum() {
+        return Err(Fault::Checksum);
+    }
+    if packet.more_frags() || packet.frag_offset() != 0 {
+        return Err(Fault::Fragment);
+    }
+    Ok(Packet {
+        source: IpAddr::V4(packet.src_addr()),
+        destination: IpAddr::V4(packet.dst_addr()),
+        protocol: packet.next_header(),
+        hop_limit: packet.hop_limit(),
+        payload: packet.payload(),
+        whole: &bytes[..usize::from(packet.total_len())],
+    })
+}
+
+/// Reads an IPv6 packet.
+pub(crate) fn parse_v6(bytes: &[u8]) -> Result<Packet<'_>, Fault> {
+    let packet = Ipv6Packet::new_checked(bytes).map_err(|_| Fault::Header)?;
+    if packet.version() != 6 {
+        return Err(Fault::Header);
+    }
+    let (mut protocol, mut payload) = (packet.next_header(), packet.payload());
+    for _ in 0..EXTENSIONS {
+        match protocol {
+            IpProtocol::HopByHop | IpProtocol::Ipv6Route | IpProtocol::Ipv6Opts => {
+                let header = Ipv6ExtHeader::new_checked(payload).map_err(|_| Fault::Header)?;
+                protocol = header.next_header();
+                payload = payload.get(8 * (usize::from(header.header_len()) + 1)..).ok_or(Fault::Header)?;
+            }
+            IpProtocol::Ipv6Frag => return Err(Fault::Fragment),
+            _ => break,
+        }
+    }
+    Ok(Packet {
+        source: IpAddr::V6(packet.src_addr()),
+        destination: IpAddr::V6(packet.dst_addr()),
+        protocol,
+        hop_limit: packet.hop_limit(),
+        payload,
+        whole: &bytes[..packet.total_len()],
+    })
+}
+
+/// Where a packet goes from where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub source_station: Station,
+    pub destination_station: Station,
+}
+
+/// Bytes of the frame around `payload` bytes for `destination`.
+pub(crate) const fn frame_len(destination: IpAddr, payload: usize) -> usize {
+    ETHERNET_HEADER + if destination.is_ipv4() { 20 } else { 40 } + payload
+}
+
+/// Writes an Ethernet header.
+pub(crate) fn emit_ethernet(frame: &mut [u8], source: Station, destination: Station, protocol: EthernetProtocol) {
+    let mut ethernet = EthernetFrame::new_unchecked(frame);
+    ethernet.set_src_addr(EthernetAddress(source));
+    ethernet.set_dst_addr(EthernetAddress(destination));
+    ethernet.set_ethertype(protocol);
+}
+
+/// Writes Ethernet and IP headers into `frame`, which is exactly as long as it must be; the payload is what is returned.
+pub(crate) fn emit_headers<'a>(
+    frame: &'a mut [u8],
+    route: &Route,
+    protocol: IpProtocol,
+    hop_limit: u8,
+) -> &'a mut [u8] {
+    let version = if route.source.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
+    emit_ethernet(frame, route.source_station, route.destination_station, version);
+    let bytes = &mut frame[ETHERNET_HEADER..];
+    let len = bytes.len();
+    match (route.source, route.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let mut packet = Ipv4Packet::new_unchecked(&mut *bytes);
+            packet.set_version(4);
+            packet.set_header_len(20);
+            packet.set_dscp(0);
+            packet.set_ecn(0);
+            packet.set_total_len(len as u16);
+            // Atomic datagrams need no identification (RFC 6864).
+            packet.set_ident(0);
+            packet.clear_flags();
+            packet.set_dont_frag(true);
+            packet.set_frag_offset(0);
+            packet.set_hop_limit(hop_limit);
+            packet.set_next_header(protocol);
+            packet.set_src_addr(source);
+            packet.set_dst_addr(destination);
+            packet.fill_checksum();
+            &mut bytes[20..]
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let mut packet = Ipv6Packet::new_unchecked(&mut *bytes);
+            packet.set_version(6);
+            packet.set_traffic_class(0);
+            packet.set_flow_label(0);
+            packet.set_payload_len((len - 40) as u16);
+            packet.set_next_header(protocol);
+            packet.set_hop_limit(hop_limit);
+            packet.set_src_addr(source);
+            packet.set_dst_addr(destination);
+            &mut bytes[40..]
+        }
+        _ => unreachable!("a route joins addresses of one version"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(source: &str, destination: &str, payload: &[u8]) -> Vec<u8> {
+        let route = Route {
+            source: source.parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            source_station: [2; 6],
+            destination_station: [4; 6],
+        };
+        let mut frame = vec![0xee; frame_len(route.destination, payload.len())];
+        emit_headers(&mut frame, &route, IpProtocol::Udp, HOP_LIMIT).copy_from_slice(payload);
+        frame
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let v4 = frame("10.0.0.1", "10.0.0.2", b"payload");
+        let packet = parse_v4(&v4[ETHERNET_HEADER..]).unwrap();
+        assert_eq!((packet.payload, packet.protocol), (&b"payload"[..], IpProtocol::Udp));
+        let v6 = frame("fd00::1", "fd00::2", b"payload");
+        assert_eq!(parse_v6(&v6[ETHERNET_HEADER..]).unwrap().payload, b"payload");
+    }
+
+    #[test]
+    fn faults_have_names() {
+        let good = frame("10.0.0.1", "10.0.0.2", b"payload")[ETHERNET_HEADER..].to_vec();
+        let fault = |change: fn(&mut Vec<u8>)| {
+            let mut bytes = good.clone();
+            change(&mut bytes);
+            parse_v4(&bytes).unwrap_err()
+        };
+        assert_eq!(fault(|bytes| bytes.truncate(19)), Fault::Header);
+        assert_eq!(fault(|bytes| bytes.truncate(25)), Fault::Header, "shorter than it says");
+        assert_eq!(fault(|bytes| bytes[0] = 0x65), Fault::Header);
+        assert_eq!(fault(|bytes| bytes[0] = 0x44), Fault::Header);
+        assert_eq!(fault(|bytes| bytes[8] ^= 1), Fault::Checksum);
+        let fragment = |bytes: &mut Vec<u8>| {
+            bytes[6] = 0x20;
+            Ipv4Packet::new_unchecked(bytes).fill_checksum();
+        };
+        assert_eq!(fault(fragment), Fault::Fragment);
+    }
+
+    #[test]
+    fn extension_headers_are_skipped_but_not_for_ever() {
+        let extended = |count: u8, last: u8| {
+            let mut payload = Vec::new();
+            for number in 0..count {
+                payload.extend([if number + 1 == count { last } else { 60 }, 0, 1, 4, 0, 0, 0, 0]);
+            }
+            payload.extend(b"payload");
+            let mut bytes = frame("fd00::1", "fd00::2", &payload)[ETHERNET_HEADER..].to_vec();
+            bytes[6] = 60;
+            bytes
+        };
+        assert_eq!(parse_v6(&extended(2, 17)).unwrap().payload, b"payload");
+        assert_eq!(parse_v6(&extended(1, 44)).unwrap_err(), Fault::Fragment);
+        assert_eq!(parse_v6(&extended(9, 17)).unwrap().protocol, IpProtocol::Ipv6Opts, "given up on");
+    }
+}

@@ -1,0 +1,242 @@
+//! TCP segments to connections, listeners, cookies, TIME-WAIT, or nobody (RFC 9293, 3.10.7).
+
+use smoltcp::wire::IpProtocol;
+
+use super::{Entry, Socket, Stack, link::Outline};
+use crate::{
+    event::SocketId,
+    flow::{Flow, Target},
+    gro::Run,
+    listener::{Listener, Template},
+    tcp::{
+        connection::{Connection, Owner},
+        cookies,
+        handshake::Start,
+        isn,
+        keepalive::Prober,
+        options::{Options, Timestamp},
+        receive::Reply,
+        segment::{self, Flags, HEADER, Header},
+        seq::Seq,
+        time_wait::Verdict,
+    },
+    time::Instant,
+};
+
+impl Stack {
+    pub(super) fn receive_run(&mut self, now: Instant, run: Run<'_>) {
+        self.counters.tcp_coalesced += run.payload.segments() - 1;
+        match self.flows.find(&run.flow) {
+            Some(Target::Connection(id)) => self.receive_in_connection(now, id, &run),
+            Some(Target::TimeWait(id)) => {
+                match self.time_waits.receive(now, id, &run.header, run.payload.len()) {
+                    Verdict::Ignore => {}
+                    Verdict::Acknowledge(header) => self.send_header(now, &run.flow, &header),
+                    Verdict::Reuse(from) => {
+                        // Only for somebody who listens; else the old connection stays remembered.
+                        if let Some(listener) = self.listening.find(run.flow.local, run.flow.local_port) {
+                            self.counters.tcp_time_wait_reused += 1;
+                            self.time_waits.remove(id);
+                            self.flows.remove(&run.flow, Target::TimeWait(id));
+                            self.receive_syn(now, listener, &run.flow, &run.header, Some(from));
+                        }
+                    }
+                }
+            }
+            None => self.receive_unknown(now, &run),
+        }
+    }
+
+    fn receive_in_connection(&mut self, now: Instant, id: SocketId, run: &Run<'_>) {
+        if self.must_wait(id, &run.header) {
+            self.counters.tcp_listen_overflows += 1;
+            return;
+        }
+        let Some((connection, mut cx)) = self.connection_mut(now, id) else { return };
+        match connection.receive(&mut cx, &run.header, &run.payload) {
+            Reply::None => {}
+            Reply::Reset => self.refuse(now, run),
+            Reply::Abort => self.abort_connection(now, id),
+        }
+        self.settle(now, id);
+    }
+
+    /// Whether this is the last ACK of a handshake whose listener has no room: it is dropped, so that the peer tries again.
+    fn must_wait(&self, id: SocketId, header: &Header) -> bool {
+        let Some(Entry { socket: Socket::Stream(connection), .. }) = self.sockets.get(id) else { return false };
+        let Owner::HalfOpen(listener) = connection.owner else { return false };
+        let full = match self.sockets.get(listener) {
+            Some(Entry { socket: Socket::Listener(listener), .. }) => listener.is_queue_full(),
+            _ => true,
+        };
+        full && header.has(Flags::ACK) && !header.has(Flags::RST) && !header.has(Flags::SYN)
+    }
+
+    fn receive_unknown(&mut self, now: Instant, run: &Run<'_>) {
+        let header = &run.header;
+        if let Some(id) = self.listening.find(run.flow.local, run.flow.local_port) {
+            if header.has(Flags::RST) {
+                return;
+            }
+            if header.has(Flags::SYN) && !header.has(Flags::ACK) {
+                if header.has(Flags::FIN) {
+                    return;
+                }
+                self.receive_syn(now, id, &run.flow, header, None);
+                return;
+            }
+            if header.has(Flags::ACK) && !header.has(Flags::SYN) && self.receive_cookie(now, id, run) {
+                return;
+            }
+        }
+        self.refuse(now, run);
+    }
+
+    fn listener_mut(&mut self, id: SocketId) -> Option<&mut Listener> {
+        match self.sockets.get_mut(id) {
+            Some(Entry { socket: Socket::Listener(listener), .. }) => Some(listener),
+            _ => None,
+        }
+    }
+
+    fn start(&self, now: Instant, flow: &Flow) -> Start {
+        Start {
+            initial: self.numbers.initial(now, flow),
+            timestamp_offset: self.numbers.timestamp_offset(flow),
+            path_mtu: self.config().settings().mtu as u16,
+        }
+    }
+
+    /// A SYN to listener `id`. `from`: where the numbers must start at least, when the flow was used before.
+    fn receive_syn(&mut self, now: Instant, id: SocketId, flow: &Flow, header: &Header, from: Option<Seq>) {
+        let full = self.sockets.len() >= self.config().settings().sockets;
+        let Some(listener) = self.listener_mut(id) else { return };
+        if listener.is_queue_full() {
+            self.counters.tcp_listen_overflows += 1;
+            self.counters.tcp_listen_drops += 1;
+            return;
+        }
+        if listener.is_flooded() || full {
+            listener.cookie_sent(now);
+            self.send_cookie(now, flow, header);
+            return;
+        }
+        let mut start = self.start(now, flow);
+        if let Some(from) = from {
+            start.initial = start.initial.later(from);
+        }
+        let connection = Connection::passive(self.config().settings(), *flow, start, id, header, now);
+        self.insert_accepted(now, id, connection);
+    }
+
+    /// A connection for listener `id`, half open.
+    fn insert_accepted(&mut self, now: Instant, id: SocketId, mut connection: Connection) -> Option<SocketId> {
+        let listener = self.listener_mut(id)?;
+        listener.half_open += 1;
+        inherit(&mut connection, &listener.template, now);
+        let flow = connection.flow;
+        let child = self.insert(Socket::Stream(Box::new(connection)));
+        self.flows.insert(flow, Target::Connection(child));
+        self.settle(now, child);
+        Some(child)
+    }
+
+    fn send_cookie(&mut self, now: Instant, flow: &Flow, syn: &Header) {
+        let settings = self.config().settings();
+        let own_mss = (settings.mtu - flow.ip_header() - HEADER) as u16;
+        let timestamp = syn.options.timestamp.map(|timestamp| Timestamp {
+            value: cookies::hide_options(isn::timestamp(now, self.numbers.timestamp_offset(flow)), &syn.options),
+            echo: timestamp.value,
+        });
+        let with_timestamp = timestamp.is_some();
+        let header = Header {
+            seq: self.cookies.make(now, flow, syn.seq, syn.options.mss.unwrap_or(536)),
+            ack: syn.seq.plus(1),
+            flags: Flags::SYN.with(Flags::ACK),
+            window: settings.receive_buffer.min(0xffff) as u16,
+            options: Options {
+                mss: Some(own_mss),
+                window_scale: (with_timestamp && syn.options.window_scale.is_some())
+                    .then(|| Connection::offered_scale(settings)),
+                sack_permitted: with_timestamp && syn.options.sack_permitted,
+                timestamp,
+                ..Options::default()
+            },
+        };
+        self.counters.tcp_syncookies_sent += 1;
+        self.send_header(now, flow, &header);
+    }
+
+    /// An ACK that may carry a cookie back. Whether the segment was dealt with.
+    fn receive_cookie(&mut self, now: Instant, id: SocketId, run: &Run<'_>) -> bool {
+        let full = self.sockets.len() >= self.config().settings().sockets;
+        let Some(listener) = self.listener_mut(id) else { return false };
+        if !listener.expects_cookies(now) {
+            return false;
+        }
+        let queue_full = listener.is_queue_full();
+        let (header, flow) = (&run.header, &run.flow);
+        let cookie = header.ack.minus(1);
+        let Some(mss) = self.cookies.check(now, flow, header.seq.minus(1), cookie) else {
+            self.counters.tcp_syncookies_failed += 1;
+            return false;
+        };
+        if queue_full || full {
+            // A good cookie, but no room: the peer sends again.
+            self.counters.tcp_listen_overflows += 1;
+            return true;
+        }
+        self.counters.tcp_syncookies_received += 1;
+        let returned = cookies::reveal_options(mss, header.options.timestamp.map(|timestamp| timestamp.echo));
+        let start = Start { initial: cookie, ..self.start(now, flow) };
+        let settings = self.link.config.settings();
+        let connection = Connection::from_cookie(settings, *flow, start, id, header, returned, now);
+        if let Some(child) = self.insert_accepted(now, id, connection) {
+            self.receive_in_connection(now, child, run);
+        }
+        true
+    }
+
+    /// Answers a segment that belongs to nothing with a reset (RFC 9293, 3.10.7.1).
+    fn refuse(&mut self, now: Instant, run: &Run<'_>) {
+        let header = &run.header;
+        if header.has(Flags::RST) {
+            return;
+        }
+        if !self.replies.take(now) {
+            self.counters.icmp_out_rate_limited += 1;
+            return;
+        }
+        let reset = if header.has(Flags::ACK) {
+            Header { seq: header.ack, flags: Flags::RST, ..Header::default() }
+        } else {
+            Header { ack: header.range(run.payload.len()).end, flags: Flags::RST.with(Flags::ACK), ..Header::default() }
+        };
+        self.send_header(now, &run.flow, &reset);
+    }
+
+    /// Sends a segment without payload that no connection keeps account of.
+    pub(super) fn send_header(&mut self, now: Instant, flow: &Flow, header: &Header) {
+        self.counters.tcp_out_segments += 1;
+        self.counters.tcp_out_resets += u64::from(header.has(Flags::RST));
+        let outline =
+            Outline { source: flow.local, destination: flow.remote, protocol: IpProtocol::Tcp, payload: header.len() };
+        let checksums = self.link.checksums();
+        self.link.send(now, outline, &mut self.counters, |buffer| {
+            let ports = (flow.local_port, flow.remote_port);
+            segment::emit(buffer, header, (&[], &[]), ports, (flow.local, flow.remote), checksums);
+        });
+    }
+}
+
+/// What a listener was set to, its connections begin with.
+fn inherit(connection: &mut Connection, template: &Template, now: Instant) {
+    connection.nodelay = template.nodelay;
+    connection.prober = template.keepalive.map(|keepalive| Box::new(Prober::new(keepalive, now)));
+    if let Some(limit) = template.receive_buffer {
+        connection.inbox.set_limit(limit);
+    }
+    if let Some(limit) = template.send_buffer {
+        connection.outbox.set_limit(limit);
+    }
+}

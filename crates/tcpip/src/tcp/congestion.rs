@@ -1,0 +1,169 @@
+//! The congestion window: how much may be in flight (RFC 5681, RFC 6928), whichever way it grows.
+//!
+//! Slow start and its end, the cut at a loss, the collapse at a timeout and the restart after silence are the same for
+//! all; growth in congestion avoidance and the depth of the cut are CUBIC's or Reno's. A window the application does not
+//! fill does not grow: what was not used was not tested.
+
+use super::cubic::Cubic;
+use crate::{config::CongestionControl, time::Instant};
+
+#[derive(Clone, Copy, Debug)]
+enum Algorithm {
+    Reno,
+    Cubic(Cubic),
+}
+
+/// The window of one connection, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Congestion {
+    window: u32,
+    threshold: u32,
+    /// Growth that is less than a byte yet, times the window.
+    fraction: u64,
+    algorithm: Algorithm,
+}
+
+/// The initial window of RFC 6928.
+const fn initial_window(mss: u32) -> u32 {
+    let doubled = 2 * mss;
+    let bytes = if doubled > 14_600 { doubled } else { 14_600 };
+    if 10 * mss < bytes { 10 * mss } else { bytes }
+}
+
+impl Congestion {
+    pub(crate) fn new(control: CongestionControl, mss: u32) -> Self {
+        let algorithm = match control {
+            CongestionControl::Reno => Algorithm::Reno,
+            CongestionControl::Cubic => Algorithm::Cubic(Cubic::default()),
+        };
+        Self { window: initial_window(mss), threshold: u32::MAX, fraction: 0, algorithm }
+    }
+
+    pub(crate) const fn window(&self) -> u32 {
+        self.window
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn threshold(&self) -> u32 {
+        self.threshold
+    }
+
+    /// The segment size is known or was lowered, or the handshake lost its SYN: begin again (RFC 5681, 3.1).
+    pub(crate) fn begin(&mut self, mss: u32, syn_was_lost: bool) {
+        self.window = if syn_was_lost { mss } else { initial_window(mss) };
+    }
+
+    /// `acked` bytes left the network, of `in_flight` before.
+    pub(crate) fn acknowledged(&mut self, now: Instant, acked: u32, in_flight: u32, mss: u32, rtt: u64) {
+        let mut acked = acked;
+        if self.window < self.threshold {
+            if self.window >= in_flight.saturating_mul(2) {
+                return;
+            }
+            let room = self.threshold - self.window;
+            let growth = acked.min(room);
+            self.window = self.window.saturating_add(growth);
+            acked -= growth;
+        }
+        if acked == 0 || in_flight.saturating_add(3 * mss) < self.window {
+            return;
+        }
+        self.fraction += match &mut self.algorithm {
+            Algorithm::Reno => u64::from(acked) * u64::from(mss),
+            Algorithm::Cubic(cubic) => cubic.increase(now, self.window, acked, mss, rtt),
+        };
+        let growth = self.fraction / u64::from(self.window);
+        self.fraction -= growth * u64::from(self.window);
+        self.window = self.window.saturating_add(u32::try_from(growth).unwrap_or(u32::MAX)).min(1 << 30);
+    }
+
+    /// A loss was found: cut the window, once per window of data.
+    pub(crate) fn loss(&mut self, in_flight: u32, mss: u32) {
+        self.threshold = self.decrease(in_flight, mss);
+        self.window = self.threshold;
+        self.fraction = 0;
+    }
+
+    /// The retransmission timer went off: `first` time for this data.
+    pub(crate) fn timeout(&mut self, in_flight: u32, mss: u32, first: bool) {
+        if first {
+            self.threshold = self.decrease(in_flight, mss);
+        }
+        self.window = mss;
+        self.fraction = 0;
+    }
+
+    /// Nothing was sent for longer than the timeout: what was known of the path is stale (RFC 5681, 4.1).
+    pub(crate) fn idle(&mut self, mss: u32) {
+        self.window = self.window.min(initial_window(mss));
+        if let Algorithm::Cubic(cubic) = &mut self.algorithm {
+            cubic.restart();
+        }
+    }
+
+    fn decrease(&mut self, in_flight: u32, mss: u32) -> u32 {
+        match &mut self.algorithm {
+            Algorithm::Reno => in_flight / 2,
+            // RFC 9438, 4.6: of the window, unless the application did not fill it.
+            Algorithm::Cubic(cubic) => cubic.decrease(self.window.min(in_flight.max(self.window / 2))),
+        }
+        .max(2 * mss)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::MILLISECOND;
+
+    const MSS: u32 = 1460;
+
+    fn congestion(control: CongestionControl) -> Congestion {
+        Congestion::new(control, MSS)
+    }
+
+    #[test]
+    fn the_initial_window_is_rfc_6928s() {
+        assert_eq!(initial_window(1460), 14_600);
+        assert_eq!(initial_window(536), 5_360);
+        assert_eq!(initial_window(9000), 18_000);
+    }
+
+    #[test]
+    fn slow_start_doubles_only_what_is_used() {
+        let mut window = congestion(CongestionControl::Reno);
+        window.acknowledged(Instant(0), 10 * MSS, 10 * MSS, MSS, MILLISECOND);
+        assert_eq!(window.window(), 20 * MSS);
+        window.acknowledged(Instant(0), MSS, MSS, MSS, MILLISECOND);
+        assert_eq!(window.window(), 20 * MSS, "one segment in flight tested nothing");
+    }
+
+    #[test]
+    fn reno_halves_and_then_grows_a_segment_a_round_trip() {
+        let mut window = congestion(CongestionControl::Reno);
+        window.loss(40 * MSS, MSS);
+        assert_eq!((window.window(), window.threshold()), (20 * MSS, 20 * MSS));
+        for _ in 0..20 {
+            window.acknowledged(Instant(0), MSS, 20 * MSS, MSS, MILLISECOND);
+        }
+        assert!(window.window().abs_diff(21 * MSS) <= 2 * 20, "{}", window.window());
+    }
+
+    #[test]
+    fn a_timeout_collapses_and_repeated_ones_keep_the_threshold() {
+        let mut window = congestion(CongestionControl::Cubic);
+        window.acknowledged(Instant(0), 10 * MSS, 10 * MSS, MSS, MILLISECOND);
+        window.timeout(20 * MSS, MSS, true);
+        assert_eq!((window.window(), window.threshold()), (MSS, 14 * MSS));
+        window.timeout(MSS, MSS, false);
+        assert_eq!((window.window(), window.threshold()), (MSS, 14 * MSS));
+    }
+
+    #[test]
+    fn silence_falls_back_to_the_initial_window() {
+        let mut window = congestion(CongestionControl::Cubic);
+        window.acknowledged(Instant(0), 10 * MSS, 10 * MSS, MSS, MILLISECOND);
+        window.idle(MSS);
+        assert_eq!(window.window(), 10 * MSS);
+    }
+}

@@ -1,0 +1,24 @@
+//! TCP: see [`connection`] for how the policies fit together.
+
+pub(crate) mod ack;
+pub(crate) mod acknowledge;
+pub(crate) mod congestion;
+pub(crate) mod connection;
+pub(crate) mod cookies;
+pub(crate) mod cubic;
+pub(crate) mod handshake;
+pub(crate) mod inbox;
+pub(crate) mod isn;
+pub(crate) mod keepalive;
+pub(crate) mod newreno;
+pub(crate) mod options;
+pub(crate) mod outbox;
+pub(crate) mod rack;
+pub(crate) mod receive;
+pub(crate) mod rtt;
+pub(crate) mod scoreboard;
+pub(crate) mod segment;
+pub(crate) mod send;
+pub(crate) mod seq;
+pub(crate) mod time_wait;
+pub(crate) mod timers;

@@ -1,0 +1,136 @@
+//! TCP options: what a segment carries beside its header (RFC 9293, 3.2; RFC 7323; RFC 2018).
+//!
+//! Options that are garbled make the whole segment suspect: it is dropped and counted. Unknown options are skipped. SACK
+//! blocks are kept as they came; whether they are plausible is the scoreboard's question.
+
+use smoltcp::wire::TcpOption;
+
+use super::seq::{Seq, SeqRange};
+
+/// The largest shift of the window (RFC 7323, section 2.3).
+pub(crate) const MAXIMUM_WINDOW_SCALE: u8 = 14;
+
+/// At most three blocks are sent and read: with timestamps, no more fit.
+pub(crate) const SACK_BLOCKS: usize = 3;
+
+/// A timestamp option.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Timestamp {
+    pub value: u32,
+    pub echo: u32,
+}
+
+/// The options of one segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub mss: Option<u16>,
+    pub window_scale: Option<u8>,
+    pub sack_permitted: bool,
+    pub timestamp: Option<Timestamp>,
+    pub sack: [Option<SeqRange>; SACK_BLOCKS],
+}
+
+impl Options {
+    /// Reads the options; `None` if they are garbled.
+    pub(crate) fn parse(mut bytes: &[u8]) -> Option<Self> {
+        let mut options = Self::default();
+        while !bytes.is_empty() {
+            let (rest, option) = TcpOption::parse(bytes).ok()?;
+            bytes = rest;
+            match option {
+                TcpOption::EndOfList => break,
+                TcpOption::MaxSegmentSize(mss) => options.mss = Some(mss),
+                TcpOption::WindowScale(shift) => options.window_scale = Some(shift.min(MAXIMUM_WINDOW_SCALE)),
+                TcpOption::SackPermitted => options.sack_permitted = true,
+                TcpOption::SackRange(blocks) => {
+                    options.sack = blocks.map(|block| block.map(|(start, end)| SeqRange::new(Seq(start), Seq(end))));
+                }
+                TcpOption::TimeStamp { tsval, tsecr } => {
+                    options.timestamp = Some(Timestamp { value: tsval, echo: tsecr });
+                }
+                TcpOption::NoOperation | TcpOption::Unknown { .. } => {}
+            }
+        }
+        Some(options)
+    }
+
+    /// Bytes the options take in a header; always a multiple of four.
+    pub(crate) fn len(&self) -> usize {
+        let sack = self.sack.iter().flatten().count();
+        4 * usize::from(self.mss.is_some())
+            + 4 * usize::from(self.window_scale.is_some())
+            + if self.timestamp.is_some() { 12 } else { 4 * usize::from(self.sack_permitted) }
+            + if sack > 0 { 4 + 8 * sack } else { 0 }
+    }
+
+    /// Writes the options into `buffer`, which is as long as [`Options::len`] says.
+    pub(crate) fn emit(&self, buffer: &mut [u8]) {
+        let mut rest = buffer;
+        if let Some(mss) = self.mss {
+            rest = TcpOption::MaxSegmentSize(mss).emit(rest);
+        }
+        if let Some(timestamp) = self.timestamp {
+            // SACK-permitted takes the place of the padding.
+            if self.sack_permitted {
+                rest = TcpOption::SackPermitted.emit(rest);
+            } else {
+                rest = pad(rest);
+            }
+            rest = TcpOption::TimeStamp { tsval: timestamp.value, tsecr: timestamp.echo }.emit(rest);
+        } else if self.sack_permitted {
+            rest = TcpOption::SackPermitted.emit(pad(rest));
+        }
+        if let Some(shift) = self.window_scale {
+            rest = TcpOption::NoOperation.emit(rest);
+            rest = TcpOption::WindowScale(shift).emit(rest);
+        }
+        if self.sack.iter().any(Option::is_some) {
+            let blocks = self.sack.map(|block| block.map(|block| (block.start.0, block.end.0)));
+            rest = TcpOption::SackRange(blocks).emit(pad(rest));
+        }
+        debug_assert!(rest.is_empty(), "the length of the options is what was announced");
+    }
+}
+
+fn pad(rest: &mut [u8]) -> &mut [u8] {
+    let rest = TcpOption::NoOperation.emit(rest);
+    TcpOption::NoOperation.emit(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(options: Options) {
+        let mut bytes = vec![0xff; options.len()];
+        options.emit(&mut bytes);
+        assert_eq!(bytes.len() % 4, 0);
+        assert_eq!(Options::parse(&bytes), Some(options));
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let timestamp = Some(Timestamp { value: 7, echo: 9 });
+        let block = |start| Some(SeqRange::new(Seq(start), Seq(start + 5)));
+        round_trip(Options::default());
+        round_trip(Options {
+            mss: Some(1460),
+            window_scale: Some(7),
+            sack_permitted: true,
+            timestamp,
+            ..Options::default()
+        });
+        round_trip(Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, ..Options::default() });
+        round_trip(Options { timestamp, sack: [block(1), block(20), block(40)], ..Options::default() });
+        round_trip(Options { sack: [block(1), block(20), None], ..Options::default() });
+    }
+
+    #[test]
+    fn garbage_is_refused_and_the_unknown_skipped() {
+        assert_eq!(Options::parse(&[2, 4, 5]), None, "cut short");
+        assert_eq!(Options::parse(&[8, 0]), None, "no length");
+        assert_eq!(Options::parse(&[3, 4, 1, 1]), None, "window scale of a wrong length");
+        assert_eq!(Options::parse(&[99, 3, 1, 0]), Some(Options::default()));
+        assert_eq!(Options::parse(&[3, 3, 200]).unwrap().window_scale, Some(14));
+    }
+}

@@ -1,0 +1,226 @@
+//! The next segment to send (RFC 9293, 3.8; RFC 6675, 4).
+//!
+//! In this order: a SYN; what is lost; a probe a timer asked for; new data, if the congestion window and the peer's window
+//! leave room and the segment is worth it; a bare acknowledgement. Every segment carries an acknowledgement, so whatever
+//! is sent settles what was owed.
+
+use super::{
+    connection::{Connection, Context, Probe, State},
+    isn,
+    options::{Options, Timestamp},
+    outbox::{Fin, Held},
+    segment::{Flags, Header},
+    seq::{Seq, SeqRange},
+    timers::Timer,
+};
+
+/// A segment to write: its header, and its payload as offset and length in the outbox.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing {
+    pub header: Header,
+    pub offset: usize,
+    pub len: usize,
+}
+
+impl Connection {
+    /// The next segment, if there is one to send now.
+    pub(crate) fn next_segment(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
+        match self.state {
+            State::Closed | State::TimeWait => None,
+            State::SynSent => self.next_syn(cx),
+            State::SynReceived { .. } => self.next_syn(cx).or_else(|| self.next_ack(cx)),
+            _ => self
+                .next_retransmission(cx)
+                .or_else(|| self.next_probe(cx))
+                .or_else(|| self.next_data(cx))
+                .or_else(|| self.next_ack(cx)),
+        }
+    }
+
+    fn next_syn(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
+        if self.scoreboard.is_empty() {
+            let syn = SeqRange::new(self.outbox.una, self.outbox.una.plus(1));
+            self.scoreboard.push(syn, cx.now);
+            self.outbox.nxt = syn.end;
+            cx.counters.tcp_out_segments += 1;
+            self.timer = Timer::Retransmit(cx.now.plus(self.rtt.timeout()));
+        } else {
+            let index = self.scoreboard.first_waiting()?;
+            self.scoreboard.resent(index, cx.now);
+            cx.counters.tcp_retransmitted_segments += 1;
+        }
+        let answers = matches!(self.state, State::SynReceived { .. });
+        let header = Header {
+            seq: self.outbox.una,
+            ack: self.inbox.next(),
+            flags: Flags::SYN.with(Flags::ACK.when(answers)),
+            window: self.inbox.syn_window(),
+            options: self.syn_options(cx),
+        };
+        self.ack.sent(false);
+        Some(Outgoing { header, offset: 0, len: 0 })
+    }
+
+    /// Lost segments, the first one first.
+    fn next_retransmission(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
+        if !self.scoreboard.has_waiting() {
+            return None;
+        }
+        let index = self.scoreboard.first_waiting()?;
+        self.scoreboard.split(index, self.mss());
+        let segment = *self.scoreboard.get(index)?;
+        let in_flight = self.in_flight();
+        if in_flight > 0 && in_flight + segment.len() > self.congestion.window() {
+            return None;
+        }
+        self.scoreboard.resent(index, cx.now);
+        self.arm_after_sending(cx);
+        Some(self.retransmission(cx, SeqRange::new(segment.start, segment.end)))
+    }
+
+    fn retransmission(&mut self, cx: &mut Context<'_>, range: SeqRange) -> Outgoing {
+        cx.counters.tcp_retransmitted_segments += 1;
+        self.data_segment(cx, range)
+    }
+
+    fn next_probe(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
+        match self.probe.take()? {
+            Probe::Loss => self.loss_probe(cx),
+            Probe::Window => {
+                cx.counters.tcp_window_probes += 1;
+                let small = self.outbox.next_new(self.mss(), self.nodelay, true, true).ok();
+                Some(match small {
+                    Some(range) => self.send_new(cx, range),
+                    None => self.bare(cx, self.outbox.una.minus(1)),
+                })
+            }
+            Probe::Keepalive => {
+                cx.counters.tcp_keepalives += 1;
+                Some(self.bare(cx, self.outbox.una.minus(1)))
+            }
+        }
+    }
+
+    /// New data if there is any, whatever the congestion window says, else the last segment again (RFC 8985, 7.3).
+    fn loss_probe(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
+        let last = *self.scoreboard.last()?;
+        cx.counters.tcp_loss_probes += 1;
+        let new = self.outbox.next_new(self.mss(), true, true, true).ok();
+        let outgoing = if let Some(range) = new {
+            let outgoing = self.send_new(cx, range);
+            self.rack.probed(self.outbox.nxt, false);
+            outgoing
+        } else {
+            let bytes = last.len().saturating_sub(self.mss());
+            let index = self.scoreboard.len() - 1;
+            self.scoreboard.split(index, bytes);
+            let index = self.scoreboard.len() - 1;
+            let last = *self.scoreboard.get(index)?;
+            self.scoreboard.resent(index, cx.now);
+            self.rack.probed(self.outbox.nxt, true);
+            self.retransmission(cx, SeqRange::new(last.start, last.end))
+        };
+        self.timer = Timer::Retransmit(cx.now.plus(self.rtt.timeout()));
+        Some(outgoing)
+    }
+
+    fn next_data(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
+        if !self.outbox.has_unsent() || self.scoreboard.has_waiting() {
+            return None;
+        }
+        let idle = self.outbox.una == self.outbox.nxt;
+        if idle && cx.now.nanos_since(self.last_sent_at) > self.rtt.timeout() {
+            self.congestion.idle(self.mss());
+        }
+        match self.outbox.next_new(self.mss(), self.nodelay, idle, false) {
+            Ok(range) => {
+                let in_flight = self.in_flight();
+                let fits = in_flight + range.end.since(range.start) <= self.congestion.window();
+                (fits || in_flight == 0).then(|| self.send_new(cx, range))
+            }
+            Err(Held::Window) => {
+                if idle && !matches!(self.timer, Timer::Persist(_)) {
+                    self.timer = Timer::Persist(cx.now.plus(self.rtt.timeout()));
+                }
+                None
+            }
+            Err(Held::Nothing | Held::Small) => None,
+        }
+    }
+
+    fn send_new(&mut self, cx: &mut Context<'_>, range: SeqRange) -> Outgoing {
+        self.scoreboard.push(range, cx.now);
+        self.outbox.sent(range.end);
+        self.last_sent_at = cx.now;
+        cx.counters.tcp_out_segments += 1;
+        self.arm_after_sending(cx);
+        self.data_segment(cx, range)
+    }
+
+    fn data_segment(&mut self, cx: &Context<'_>, range: SeqRange) -> Outgoing {
+        let (offset, len, fin, drains) = self.outbox.locate(range);
+        let flags = Flags::FIN.when(fin).with(Flags::PSH.when(drains && len > 0));
+        let header = self.header(cx, range.start, flags, len > 0);
+        Outgoing { header, offset, len }
+    }
+
+    fn next_ack(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
+        if !self.ack.is_due() {
+            return None;
+        }
+        let seq = self.outbox.nxt;
+        Some(self.bare(cx, seq))
+    }
+
+    fn bare(&mut self, cx: &mut Context<'_>, seq: Seq) -> Outgoing {
+        cx.counters.tcp_out_segments += 1;
+        Outgoing { header: self.header(cx, seq, Flags::default(), false), offset: 0, len: 0 }
+    }
+
+    /// The header of whatever is sent now; settles the acknowledgement that was owed.
+    fn header(&mut self, cx: &Context<'_>, seq: Seq, flags: Flags, with_data: bool) -> Header {
+        let timestamp = self.timestamps.map(|timestamps| Timestamp {
+            value: isn::timestamp(cx.now, self.timestamp_offset),
+            echo: timestamps.recent,
+        });
+        // Data segments are cut to leave room for timestamps only: blocks go on bare acknowledgements.
+        let room = if with_data || !self.sack { 0 } else { super::options::SACK_BLOCKS };
+        let mss = self.mss();
+        let window = self.inbox.promise(mss);
+        self.ack.sent(with_data);
+        self.last_ack_sent = self.inbox.next();
+        let sack = self.inbox.blocks(room);
+        Header {
+            seq,
+            ack: self.inbox.next(),
+            flags: flags.with(Flags::ACK),
+            window,
+            options: Options { timestamp, sack, ..Options::default() },
+        }
+    }
+
+    /// A reset that the peer will believe.
+    pub(crate) fn reset(&self, cx: &Context<'_>) -> Header {
+        let timestamp = self.timestamps.map(|timestamps| Timestamp {
+            value: isn::timestamp(cx.now, self.timestamp_offset),
+            echo: timestamps.recent,
+        });
+        Header {
+            seq: self.outbox.nxt,
+            ack: self.inbox.next(),
+            flags: Flags::RST.with(Flags::ACK),
+            window: 0,
+            options: Options { timestamp, ..Options::default() },
+        }
+    }
+
+    /// Whether the connection must be asked for segments again soon.
+    pub(crate) fn wants_to_send(&self) -> bool {
+        let syn = matches!(self.state, State::SynSent | State::SynReceived { .. }) && self.scoreboard.is_empty();
+        syn || self.ack.is_due()
+            || self.probe.is_some()
+            || self.scoreboard.has_waiting()
+            || self.outbox.unsent() > 0
+            || self.outbox.fin == Fin::Queued
+    }
+}

@@ -1,0 +1,188 @@
+//! Two stacks, and a wire between them that loses, delays, reorders, duplicates and corrupts.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use abey_tcpip::{Config, Frames, Instant, Settings, Stack};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+pub const MICROSECOND: u64 = 1_000;
+pub const MILLISECOND: u64 = 1_000_000;
+pub const SECOND: u64 = 1_000_000_000;
+
+/// Settings of host `last`: 10.0.0.`last`, fd00::`last`.
+pub fn settings(last: u8) -> Settings {
+    Settings {
+        station: [2, 0, 0, 0, 0, last],
+        addresses: vec![([10, 0, 0, last].into(), 24), ([0xfd00, 0, 0, 0, 0, 0, 0, last.into()].into(), 64)],
+        ..Settings::default()
+    }
+}
+
+pub fn stack(settings: Settings, seed: u64) -> Stack {
+    Stack::new(Config::new(settings).expect("the test's settings are valid"), seed)
+}
+
+/// What a wire does to frames; probabilities per frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Impairment {
+    pub delay: u64,
+    /// At most so much is added, at random, to every frame's delay: frames overtake each other.
+    pub jitter: u64,
+    pub loss: f64,
+    pub duplication: f64,
+    pub corruption: f64,
+    /// Nanoseconds a byte takes; 0: none.
+    pub per_byte: u64,
+    /// Bytes that may wait for the wire; what does not fit is lost.
+    pub queue: u64,
+}
+
+/// One direction of a wire.
+pub struct Wire {
+    pub impairment: Impairment,
+    random: Xoshiro256PlusPlus,
+    flying: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
+    busy_until: u64,
+    number: u64,
+    pub delivered: u64,
+    pub lost: u64,
+    pub corrupted: u64,
+    pub longest: usize,
+}
+
+impl Wire {
+    pub fn new(impairment: Impairment, seed: u64) -> Self {
+        Self {
+            impairment,
+            random: Xoshiro256PlusPlus::seed_from_u64(seed),
+            flying: BinaryHeap::new(),
+            busy_until: 0,
+            number: 0,
+            delivered: 0,
+            lost: 0,
+            corrupted: 0,
+            longest: 0,
+        }
+    }
+
+    pub fn send(&mut self, now: u64, frame: Vec<u8>) {
+        let Impairment { delay, jitter, loss, duplication, corruption, per_byte, queue } = self.impairment;
+        self.longest = self.longest.max(frame.len());
+        let start = self.busy_until.max(now);
+        if self.random.random_bool(loss) || per_byte > 0 && (start - now) / per_byte > queue {
+            self.lost += 1;
+            return;
+        }
+        self.busy_until = start + per_byte * frame.len() as u64;
+        let copies = 1 + usize::from(self.random.random_bool(duplication));
+        for _ in 0..copies {
+            let mut frame = frame.clone();
+            // A frame check sequence protects the rest of a real frame.
+            let is_ip = frame[12..14] != [8, 6];
+            if is_ip && self.random.random_bool(corruption) {
+                let at = self.random.random_range(14..frame.len());
+                frame[at] ^= 1 << self.random.random_range(0..8);
+                self.corrupted += 1;
+            }
+            let extra = if jitter > 0 { self.random.random_range(0..jitter) } else { 0 };
+            self.number += 1;
+            self.flying.push(Reverse((self.busy_until + delay + extra, self.number, frame)));
+        }
+    }
+
+    pub fn next(&self) -> Option<u64> {
+        self.flying.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    pub fn take(&mut self, now: u64) -> Vec<Vec<u8>> {
+        let mut due = Vec::new();
+        while self.next().is_some_and(|at| at <= now) {
+            let Some(Reverse((_, _, frame))) = self.flying.pop() else { break };
+            self.delivered += 1;
+            due.push(frame);
+        }
+        due
+    }
+}
+
+/// Two hosts and the wires between them. `wires[0]` leads to host 1, `wires[1]` to host 0.
+pub struct World {
+    pub now: u64,
+    pub hosts: [Stack; 2],
+    pub wires: [Wire; 2],
+}
+
+impl World {
+    pub fn new(hosts: [Stack; 2], impairment: Impairment, seed: u64) -> Self {
+        Self { now: SECOND, hosts, wires: [0, 1].map(|side| Wire::new(impairment, seed * 2 + side)) }
+    }
+
+    pub fn at(&self) -> Instant {
+        Instant(self.now)
+    }
+
+    /// Sends what the hosts have to send.
+    pub fn transmit(&mut self) {
+        for (host, wire) in self.hosts.iter_mut().zip(&mut self.wires) {
+            loop {
+                let mut out = Frames::default();
+                if host.poll_transmit_burst(Instant(self.now), &mut out, 64) == 0 {
+                    break;
+                }
+                for frame in out.frames {
+                    wire.send(self.now, frame);
+                }
+            }
+        }
+    }
+
+    /// The next time anything happens.
+    pub fn next(&self) -> Option<u64> {
+        let wires = self.wires.iter().filter_map(Wire::next);
+        let hosts = self.hosts.iter().filter_map(|host| host.poll_timeout().map(|at| at.0));
+        wires.chain(hosts).min()
+    }
+
+    /// Goes to the next time something happens and lets it; false if nothing ever will, or not before `limit`.
+    pub fn step(&mut self, limit: u64) -> bool {
+        self.transmit();
+        let Some(next) = self.next() else { return false };
+        if next > limit {
+            return false;
+        }
+        self.now = next.max(self.now);
+        let now = Instant(self.now);
+        for side in 0..2 {
+            let frames = self.wires[side].take(self.now);
+            self.hosts[1 - side].handle_frames(now, frames.iter().map(Vec::as_slice));
+        }
+        for host in &mut self.hosts {
+            host.handle_timeout(now);
+        }
+        true
+    }
+
+    /// Lets everything happen that happens within `span`.
+    pub fn run(&mut self, span: u64) {
+        let limit = self.now + span;
+        while self.step(limit) {}
+        self.now = limit;
+        for host in &mut self.hosts {
+            host.handle_timeout(Instant(limit));
+        }
+        self.transmit();
+    }
+}
+
+/// The byte at `offset` of stream `stream`.
+pub fn byte(stream: u64, offset: u64) -> u8 {
+    let mixed = (offset ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    (mixed >> 32) as u8
+}
+
+pub fn random_seed(seed: u64) -> impl Rng {
+    Xoshiro256PlusPlus::seed_from_u64(seed)
+}

@@ -1,0 +1,252 @@
+//! Two stacks over an impaired wire: what is sent is received, both sides close cleanly, and nothing is left behind.
+//!
+//! The applications are edge triggered: they touch a socket only when an event says so, and then until it would block, so a
+//! lost edge is a connection that never ends. A run is repeated exactly by its seed (`ABEY_SEED`); `ABEY_SEEDS` runs more.
+
+mod common;
+
+use std::collections::HashMap;
+
+use abey_tcpip::{CongestionControl, Instant, IoError, Readiness, Shutdown, SocketId, Stack};
+use common::{Impairment, MICROSECOND, MILLISECOND, SECOND, World, byte, random_seed, settings, stack};
+use rand::{Rng, RngExt};
+
+/// One side of a connection. Stream numbers: what the client sends is even, what the server sends odd.
+#[derive(Debug)]
+struct Peer {
+    stream: u64,
+    to_send: u64,
+    sent: u64,
+    to_receive: u64,
+    received: u64,
+    finished_writing: bool,
+    finished_reading: bool,
+}
+
+impl Peer {
+    fn new(stream: u64, to_send: u64, to_receive: u64) -> Self {
+        Self { stream, to_send, sent: 0, to_receive, received: 0, finished_writing: false, finished_reading: false }
+    }
+
+    fn write(&mut self, host: &mut Stack, now: Instant, id: SocketId) {
+        while !self.finished_writing {
+            if self.sent == self.to_send {
+                host.shutdown(now, id, Shutdown::Write).unwrap();
+                self.finished_writing = true;
+                return;
+            }
+            let chunk = (self.to_send - self.sent).min(3000);
+            let bytes: Vec<u8> = (self.sent..self.sent + chunk).map(|offset| byte(self.stream, offset)).collect();
+            match host.write(id, &bytes) {
+                Ok(taken) => self.sent += taken as u64,
+                Err(IoError::WouldBlock) => return,
+                Err(error) => panic!("{self:?}: {error}"),
+            }
+        }
+    }
+
+    fn read(&mut self, host: &mut Stack, id: SocketId, buffer: &mut [u8]) {
+        while !self.finished_reading {
+            match host.read(id, buffer) {
+                Ok(0) => {
+                    assert_eq!(self.received, self.to_receive, "the stream ended early: {self:?}");
+                    self.finished_reading = true;
+                }
+                Ok(len) => {
+                    for &read in &buffer[..len] {
+                        assert_eq!(read, byte(self.stream ^ 1, self.received), "at {}", self.received);
+                        self.received += 1;
+                    }
+                }
+                Err(IoError::WouldBlock) => return,
+                Err(error) => panic!("{self:?}: {error}"),
+            }
+        }
+    }
+}
+
+struct Run {
+    world: World,
+    peers: [HashMap<SocketId, Peer>; 2],
+    listener: SocketId,
+    sizes: Vec<(u64, u64)>,
+    opened: HashMap<u16, usize>,
+    closed: usize,
+}
+
+impl Run {
+    /// Everything about the run follows from the seed.
+    fn new(seed: u64) -> Self {
+        let mut random = random_seed(seed);
+        let slow = random.random_bool(0.3);
+        let impairment = Impairment {
+            delay: random.random_range(0..20) * MILLISECOND / 2 + 10 * MICROSECOND,
+            jitter: if random.random_bool(0.5) { random.random_range(1..5) * MILLISECOND } else { 0 },
+            loss: [0.0, 0.01, 0.05, 0.15][random.random_range(0..4)],
+            duplication: [0.0, 0.02][random.random_range(0..2)],
+            corruption: [0.0, 0.02][random.random_range(0..2)],
+            per_byte: if slow { 800 } else { 0 },
+            queue: 30_000,
+        };
+        let mut host = |last: u8, random: &mut dyn Rng| {
+            let mut settings = settings(last);
+            settings.mtu = [1280, 1500, 9000][random.random_range(0..3)];
+            settings.receive_buffer = [2048, 20_000, 128 << 10][random.random_range(0..3)];
+            settings.receive_buffer_limit = settings.receive_buffer * [1, 16][random.random_range(0..2)];
+            settings.send_buffer = [4096, 1 << 20][random.random_range(0..2)];
+            settings.retries = 30;
+            settings.syn_retries = 30;
+            if random.random_bool(0.2) {
+                settings.congestion_control = CongestionControl::Reno;
+            }
+            stack(settings, seed * 7 + u64::from(last))
+        };
+        let hosts = [host(1, &mut random), host(2, &mut random)];
+        let mut world = World::new(hosts, impairment, seed);
+        let count = random.random_range(1..6);
+        let sizes: Vec<(u64, u64)> = (0..count)
+            .map(|_| {
+                let mut size = || [0, 1, 5_000, 100_000][random.random_range(0..4)] + random.random_range(0..3000);
+                (size(), size())
+            })
+            .collect();
+        // Sometimes the backlog overflows, so that some connections begin with a cookie.
+        let backlog = [1, 64][random.random_range(0..2)];
+        let listener = world.hosts[1].listen("[::]:80".parse().unwrap(), backlog).unwrap();
+        Self { world, peers: [HashMap::new(), HashMap::new()], listener, sizes, opened: HashMap::new(), closed: 0 }
+    }
+
+    fn open(&mut self, random: &mut impl Rng) {
+        for (number, &(up, down)) in self.sizes.clone().iter().enumerate() {
+            let v6 = random.random_bool(0.5);
+            let remote = if v6 { "[fd00::2]:80" } else { "10.0.0.2:80" }.parse().unwrap();
+            let now = self.world.at();
+            let id = self.world.hosts[0].connect(now, remote).unwrap();
+            self.world.hosts[0].set_nodelay(id, random.random_bool(0.5)).unwrap();
+            let port = self.world.hosts[0].local_addr(id).unwrap().port();
+            self.opened.insert(port, number);
+            self.peers[0].insert(id, Peer::new(number as u64 * 2, up, down));
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok(id) = self.world.hosts[1].accept(self.listener) {
+            let port = self.world.hosts[1].peer_addr(id).unwrap().port();
+            let number = self.opened[&port];
+            let (up, down) = self.sizes[number];
+            self.peers[1].insert(id, Peer::new(number as u64 * 2 + 1, down, up));
+        }
+    }
+
+    /// The applications: what events say, and nothing else.
+    fn react(&mut self, buffer: &mut [u8]) {
+        let now = self.world.at();
+        for side in 0..2 {
+            while let Some(event) = self.world.hosts[side].poll_event() {
+                if event.socket == self.listener && side == 1 {
+                    self.accept();
+                    continue;
+                }
+                let host = &mut self.world.hosts[side];
+                let Some(peer) = self.peers[side].get_mut(&event.socket) else { continue };
+                if event.edges.intersects(Readiness::READABLE | Readiness::READ_CLOSED) {
+                    peer.read(host, event.socket, buffer);
+                }
+                if event.edges.contains(Readiness::WRITABLE) {
+                    peer.write(host, now, event.socket);
+                }
+                if peer.finished_reading && peer.finished_writing {
+                    host.close(now, event.socket).unwrap();
+                    self.peers[side].remove(&event.socket);
+                    self.closed += 1;
+                }
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.closed == 2 * self.sizes.len()
+    }
+}
+
+fn run(seed: u64) {
+    let mut run = Run::new(seed);
+    let mut random = random_seed(seed ^ 0xabe7);
+    run.open(&mut random);
+    let mut buffer = vec![0; 1 << 16];
+    let limit = run.world.now + 4 * 3600 * SECOND;
+    while !run.is_over() {
+        run.react(&mut buffer);
+        if run.is_over() {
+            break;
+        }
+        assert!(run.world.step(limit), "stuck: {:?} {:?}", run.peers, run.world.hosts.map(|host| *host.counters()));
+    }
+    // Long after, nothing remembers any of it.
+    run.world.run(3600 * SECOND);
+    for (side, host) in run.world.hosts.iter().enumerate() {
+        assert_eq!(host.socket_count(), side, "sockets are left");
+        assert_eq!(
+            (host.flow_count(), host.timer_count(), host.time_wait_count()),
+            (0, 0, 0),
+            "flows or timers are left"
+        );
+        assert_eq!(host.poll_timeout(), None);
+    }
+    check_counters(&run.world);
+}
+
+/// Every frame is accounted for.
+fn check_counters(world: &World) {
+    for side in 0..2 {
+        let (sender, receiver) = (world.hosts[side].counters(), world.hosts[1 - side].counters());
+        let wire = &world.wires[side];
+        assert_eq!(receiver.frames_received, wire.delivered);
+        assert!(wire.longest <= world.hosts[side].frame_capacity());
+        let dropped = receiver.ip_in_header_errors
+            + receiver.ip_in_checksum_errors
+            + receiver.ip_in_address_errors
+            + receiver.ip_in_martians
+            + receiver.ip_in_unknown_protocols
+            + receiver.ip_reassembly_failures
+            + receiver.tcp_in_errors
+            + receiver.tcp_in_checksum_errors
+            + receiver.icmp_in_errors
+            + receiver.neighbor_in_errors;
+        assert!(dropped <= wire.corrupted, "more was dropped than was corrupted: {receiver:?}");
+        assert_eq!(sender.control_queue_drops, 0);
+        if wire.lost == 0 && wire.corrupted == 0 && wire.impairment.jitter == 0 && world.wires[1 - side].lost == 0 {
+            assert_eq!(sender.tcp_timeouts, 0, "nothing was lost, but a timer went off: {sender:?} {receiver:?}");
+        }
+    }
+}
+
+fn seeds() -> u64 {
+    std::env::var("ABEY_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1000)
+}
+
+#[test]
+fn what_is_sent_is_received_for_every_seed() {
+    if let Some(seed) = std::env::var("ABEY_SEED").ok().and_then(|text| text.parse().ok()) {
+        return run(seed);
+    }
+    let next = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if seed >= seeds() {
+                        return;
+                    }
+                    let result = std::panic::catch_unwind(|| run(seed));
+                    if let Err(panic) = result {
+                        next.store(u64::MAX / 2, std::sync::atomic::Ordering::Relaxed);
+                        eprintln!("seed {seed} failed: run it alone with ABEY_SEED={seed}");
+                        std::panic::resume_unwind(panic);
+                    }
+                }
+            });
+        }
+    });
+}
