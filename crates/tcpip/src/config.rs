@@ -118,6 +118,10 @@ pub struct Settings {
     pub offloads: Offloads,
     /// Congestion control of new connections.
     pub congestion_control: CongestionControl,
+    /// Whether to offer and accept SACK (RFC 2018). Without it losses are found by NewReno, one a round trip.
+    pub sack: bool,
+    /// Whether to offer and accept timestamps (RFC 7323). Without them there is no PAWS, and cookies lose the options.
+    pub timestamps: bool,
     /// Receive buffer, and so window, a connection starts with, in bytes. It grows to `receive_buffer_limit` when the
     /// application keeps up.
     pub receive_buffer: usize,
@@ -166,6 +170,8 @@ impl Default for Settings {
             resolution: Resolution::Own,
             offloads: Offloads::default(),
             congestion_control: CongestionControl::Cubic,
+            sack: true,
+            timestamps: true,
             receive_buffer: 128 << 10,
             receive_buffer_limit: 4 << 20,
             send_buffer: 1 << 20,

@@ -121,11 +121,17 @@ impl Stack {
             self.send_cookie(now, flow, header);
             return;
         }
+        let flooded_lately = listener.expects_cookies(now);
         let mut start = self.start(now, flow);
+        let mut syn = *header;
         if let Some(from) = from {
             start.initial = start.initial.later(from);
+        } else if flooded_lately {
+            // This SYN may be the second one, and the first one's answer a cookie: both answers must be the same.
+            start.initial = self.cookies.make(now, flow, syn.seq, syn.options.mss.unwrap_or(536));
+            syn.options = cookies::expressible(&syn.options, self.config().settings().timestamps);
         }
-        let connection = Connection::passive(self.config().settings(), *flow, start, id, header, now);
+        let connection = Connection::passive(self.config().settings(), *flow, start, id, &syn, now);
         self.insert_accepted(now, id, connection);
     }
 
@@ -144,11 +150,11 @@ impl Stack {
     fn send_cookie(&mut self, now: Instant, flow: &Flow, syn: &Header) {
         let settings = self.config().settings();
         let own_mss = (settings.mtu - flow.ip_header() - HEADER) as u16;
-        let timestamp = syn.options.timestamp.map(|timestamp| Timestamp {
-            value: cookies::hide_options(isn::timestamp(now, self.numbers.timestamp_offset(flow)), &syn.options),
+        let options = cookies::expressible(&syn.options, settings.timestamps);
+        let timestamp = options.timestamp.map(|timestamp| Timestamp {
+            value: cookies::hide_options(isn::timestamp(now, self.numbers.timestamp_offset(flow)), &options),
             echo: timestamp.value,
         });
-        let with_timestamp = timestamp.is_some();
         let header = Header {
             seq: self.cookies.make(now, flow, syn.seq, syn.options.mss.unwrap_or(536)),
             ack: syn.seq.plus(1),
@@ -156,9 +162,8 @@ impl Stack {
             window: settings.receive_buffer.min(0xffff) as u16,
             options: Options {
                 mss: Some(own_mss),
-                window_scale: (with_timestamp && syn.options.window_scale.is_some())
-                    .then(|| Connection::offered_scale(settings)),
-                sack_permitted: with_timestamp && syn.options.sack_permitted,
+                window_scale: options.window_scale.map(|_| Connection::offered_scale(settings)),
+                sack_permitted: options.sack_permitted && settings.sack,
                 timestamp,
                 ..Options::default()
             },
@@ -167,7 +172,7 @@ impl Stack {
         self.send_header(now, flow, &header);
     }
 
-    /// An ACK that may carry a cookie back. Whether the segment was dealt with.
+    /// An ACK that may carry a cookie back. Whether the segment needs no reset.
     fn receive_cookie(&mut self, now: Instant, id: SocketId, run: &Run<'_>) -> bool {
         let full = self.sockets.len() >= self.config().settings().sockets;
         let Some(listener) = self.listener_mut(id) else { return false };
@@ -178,8 +183,9 @@ impl Stack {
         let (header, flow) = (&run.header, &run.flow);
         let cookie = header.ack.minus(1);
         let Some(mss) = self.cookies.check(now, flow, header.seq.minus(1), cookie) else {
+            // Perhaps a later segment of a connection whose first one was lost: a reset would end it for no reason.
             self.counters.tcp_syncookies_failed += 1;
-            return false;
+            return true;
         };
         if queue_full || full {
             // A good cookie, but no room: the peer sends again.

@@ -72,6 +72,14 @@ const fn minute(now: Instant) -> u64 {
     now.0 / (64 * SECOND)
 }
 
+/// The options of a SYN that a cookie can bring back: without timestamps only the segment size.
+pub(crate) fn expressible(options: &Options, timestamps: bool) -> Options {
+    match options.timestamp.filter(|_| timestamps) {
+        Some(_) => *options,
+        None => Options { mss: options.mss, ..Options::default() },
+    }
+}
+
 /// Hides the options of a SYN in the low bits of our timestamp, moving it into the past rather than the future.
 pub(crate) fn hide_options(timestamp: u32, options: &Options) -> u32 {
     let scale = options.window_scale.map_or(NO_SCALE, u32::from);

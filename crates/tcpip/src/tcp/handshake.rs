@@ -102,8 +102,8 @@ impl Connection {
         Options {
             mss: Some(self.own_mss(cx.settings.mtu)),
             window_scale: (!answers || self.outbox.scaled()).then(|| Self::offered_scale(cx.settings)),
-            sack_permitted: !answers || self.sack,
-            timestamp: (!answers || self.timestamps.is_some()).then_some(timestamp),
+            sack_permitted: if answers { self.sack } else { cx.settings.sack },
+            timestamp: if answers { self.timestamps.is_some() } else { cx.settings.timestamps }.then_some(timestamp),
             ..Options::default()
         }
     }
@@ -113,8 +113,9 @@ impl Connection {
         let options = &syn.options;
         let default = if self.flow.local.is_ipv4() { DEFAULT_MSS.0 } else { DEFAULT_MSS.1 };
         self.peer_mss = options.mss.unwrap_or(default).max(LEAST_MSS);
-        self.sack = options.sack_permitted;
-        self.timestamps = options.timestamp.map(|timestamp| Timestamps { recent: timestamp.value, recent_at: now });
+        self.sack = options.sack_permitted && settings.sack;
+        let timestamp = options.timestamp.filter(|_| settings.timestamps);
+        self.timestamps = timestamp.map(|timestamp| Timestamps { recent: timestamp.value, recent_at: now });
         if let Some(scale) = options.window_scale {
             self.outbox.set_scale(scale);
             self.inbox.set_scale(Self::offered_scale(settings));

@@ -1,12 +1,13 @@
 //! Two stacks, and a wire between them that loses, delays, reorders, duplicates and corrupts.
 
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use abey_tcpip::{Config, Frames, Instant, Settings, Stack};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
+use smoltcp::wire::{EthernetFrame, PrettyPrinter};
 
 pub const MICROSECOND: u64 = 1_000;
 pub const MILLISECOND: u64 = 1_000_000;
@@ -113,11 +114,13 @@ pub struct World {
     pub now: u64,
     pub hosts: [Stack; 2],
     pub wires: [Wire; 2],
+    /// A time at which the application wants to do something.
+    pub alarm: Option<u64>,
 }
 
 impl World {
     pub fn new(hosts: [Stack; 2], impairment: Impairment, seed: u64) -> Self {
-        Self { now: SECOND, hosts, wires: [0, 1].map(|side| Wire::new(impairment, seed * 2 + side)) }
+        Self { now: SECOND, hosts, wires: [0, 1].map(|side| Wire::new(impairment, seed * 2 + side)), alarm: None }
     }
 
     pub fn at(&self) -> Instant {
@@ -133,6 +136,7 @@ impl World {
                     break;
                 }
                 for frame in out.frames {
+                    trace(self.now, &frame);
                     wire.send(self.now, frame);
                 }
             }
@@ -143,7 +147,7 @@ impl World {
     pub fn next(&self) -> Option<u64> {
         let wires = self.wires.iter().filter_map(Wire::next);
         let hosts = self.hosts.iter().filter_map(|host| host.poll_timeout().map(|at| at.0));
-        wires.chain(hosts).min()
+        wires.chain(hosts).chain(self.alarm).min()
     }
 
     /// Goes to the next time something happens and lets it; false if nothing ever will, or not before `limit`.
@@ -174,6 +178,15 @@ impl World {
             host.handle_timeout(Instant(limit));
         }
         self.transmit();
+    }
+}
+
+/// Prints a frame if `ABEY_TRACE` is set.
+fn trace(now: u64, frame: &[u8]) {
+    static ON: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| std::env::var_os("ABEY_TRACE").is_some());
+    if *ON {
+        let printer = PrettyPrinter::<EthernetFrame<&[u8]>>::new("", &frame);
+        eprintln!("{:.6} {}", now as f64 / 1e9, printer.to_string().lines().skip(1).collect::<Vec<_>>().join(" "));
     }
 }
 
