@@ -1,0 +1,506 @@
+//! The stack against the kernel's TCP, over a TAP device in a network namespace of the test's own.
+//!
+//! Both ways (who connects, who listens), both versions of IP, clean and over a link that loses, reorders and duplicates in
+//! both directions. Needs root and `/dev/net/tun`; says so and passes otherwise.
+
+mod common;
+
+use std::{
+    collections::HashMap,
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::fd::AsFd,
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use abey_tcpip::{Frames, Instant, IoError, Readiness, Shutdown, SocketError, SocketId, Stack};
+use common::{Impairment, MICROSECOND, MILLISECOND, Wire, byte, settings, stack};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sched::{CloneFlags, unshare},
+};
+use tun_rs::{DeviceBuilder, Layer, SyncDevice};
+
+/// The longest a test may take before it is called stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The kernel's side of the link; the stack is host 2.
+const KERNEL: u8 = 1;
+
+/// A TAP device with the kernel on one side and a stack on the other.
+struct Bed {
+    tap: SyncDevice,
+    stack: Stack,
+    wires: [Wire; 2],
+    epoch: std::time::Instant,
+}
+
+/// Runs `test` in a thread with a network namespace of its own, or says why not.
+fn in_namespace(test: impl FnOnce() + Send + 'static) {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: needs root to make a network namespace and a TAP device");
+        return;
+    }
+    if !std::path::Path::new("/dev/net/tun").exists() || Command::new("ip").arg("-V").output().is_err() {
+        eprintln!("skipped: needs /dev/net/tun and the program `ip`");
+        return;
+    }
+    let thread = std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).expect("root may make a namespace");
+        test();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split(' ')).stdout(Stdio::null()).status();
+    assert!(status.is_ok_and(|status| status.success()), "ip {arguments}");
+}
+
+impl Bed {
+    fn new(impairment: Impairment, seed: u64) -> Self {
+        let tap = DeviceBuilder::new().name("abey0").layer(Layer::L2).build_sync().expect("a TAP device");
+        tap.set_nonblocking(true).unwrap();
+        ip("link set lo up");
+        ip(&format!("addr add 10.0.0.{KERNEL}/24 dev abey0"));
+        ip(&format!("addr add fd00::{KERNEL}/64 dev abey0 nodad"));
+        ip("link set abey0 up");
+        let mut own = settings(2);
+        own.time_wait = Duration::from_secs(1);
+        Self {
+            tap,
+            stack: stack(own, seed),
+            wires: [0, 1].map(|side| Wire::new(impairment, seed * 2 + side)),
+            epoch: std::time::Instant::now(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64 + 1
+    }
+
+    /// One round of an event loop: wait, receive, send.
+    fn turn(&mut self) {
+        let now = self.now();
+        let deadlines = self.wires.iter().filter_map(Wire::next).chain(self.stack.poll_timeout().map(|at| at.0));
+        let wait = deadlines.min().map_or(20 * MILLISECOND, |at| at.saturating_sub(now)).min(20 * MILLISECOND);
+        let mut fds = [PollFd::new(self.tap.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::from((wait / MILLISECOND) as u8)).unwrap();
+        let mut buffer = [0; 2048];
+        let now = self.now();
+        for _ in 0..64 {
+            let Ok(len) = self.tap.recv(&mut buffer) else { break };
+            self.wires[1].send(now, buffer[..len].to_vec());
+        }
+        let burst = self.wires[1].take(now);
+        self.stack.handle_frames(Instant(now), burst.iter().map(Vec::as_slice));
+        self.stack.handle_timeout(Instant(now));
+    }
+
+    fn transmit(&mut self) {
+        let now = self.now();
+        let mut out = Frames::default();
+        self.stack.poll_transmit_burst(Instant(now), &mut out, 256);
+        for frame in out.frames {
+            self.wires[0].send(now, frame);
+        }
+        for frame in self.wires[0].take(self.now()) {
+            // A full queue in the kernel is a loss like any other.
+            _ = self.tap.send(&frame);
+        }
+    }
+
+    /// Goes round until `app` says that it is done.
+    fn run(&mut self, mut app: impl FnMut(&mut Stack, Instant) -> bool) {
+        let begun = std::time::Instant::now();
+        loop {
+            self.turn();
+            let now = Instant(self.now());
+            if app(&mut self.stack, now) {
+                self.transmit();
+                return;
+            }
+            self.transmit();
+            assert!(begun.elapsed() < PATIENCE, "stuck: {:#?}", self.stack.counters());
+        }
+    }
+
+    /// Lets connections finish, and checks that nothing but `listeners` is left.
+    fn drain(&mut self, listeners: usize) {
+        self.run(|stack, _| stack.socket_count() == listeners && stack.flow_count() == 0);
+        assert_eq!(self.stack.timer_count(), 0);
+    }
+}
+
+/// A server that sends back what it gets: edge triggered, and it stops reading while it cannot write.
+struct Echo {
+    listener: SocketId,
+    pending: HashMap<SocketId, Vec<u8>>,
+    buffer: Vec<u8>,
+    finished: usize,
+}
+
+impl Echo {
+    fn new(stack: &mut Stack, at: &str) -> Self {
+        let listener = stack.listen(at.parse().unwrap(), 1024).unwrap();
+        Self { listener, pending: HashMap::new(), buffer: vec![0; 1 << 16], finished: 0 }
+    }
+
+    fn react(&mut self, stack: &mut Stack, now: Instant) {
+        while let Some(event) = stack.poll_event() {
+            if event.socket == self.listener {
+                while let Ok(id) = stack.accept(self.listener) {
+                    self.pending.insert(id, Vec::new());
+                }
+            } else if self.pending.contains_key(&event.socket) {
+                self.pump(stack, now, event.socket);
+            }
+        }
+    }
+
+    fn pump(&mut self, stack: &mut Stack, now: Instant, id: SocketId) {
+        let pending = self.pending.get_mut(&id).expect("it was just there");
+        loop {
+            if !pending.is_empty() {
+                match stack.write(id, pending) {
+                    Ok(taken) => _ = pending.drain(..taken),
+                    Err(IoError::WouldBlock) => return,
+                    Err(error) => panic!("echo: {error}"),
+                }
+                continue;
+            }
+            match stack.read(id, &mut self.buffer) {
+                Ok(0) => {
+                    stack.close(now, id).unwrap();
+                    self.pending.remove(&id);
+                    self.finished += 1;
+                    return;
+                }
+                Ok(len) => pending.extend_from_slice(&self.buffer[..len]),
+                Err(IoError::WouldBlock) => return,
+                Err(error) => panic!("echo: {error}"),
+            }
+        }
+    }
+}
+
+/// The kernel's client: sends a pattern, expects it back.
+fn kernel_client(to: SocketAddr, bytes: u64) {
+    let socket = TcpStream::connect_timeout(&to, PATIENCE).expect("connected");
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_write_timeout(Some(PATIENCE)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut offset = 0;
+            while offset < bytes {
+                let chunk: Vec<u8> = (offset..bytes.min(offset + 65_536)).map(|at| byte(1, at)).collect();
+                (&socket).write_all(&chunk).unwrap();
+                offset += chunk.len() as u64;
+            }
+            socket.shutdown(std::net::Shutdown::Write).unwrap();
+        });
+        let (mut received, mut buffer) = (0, vec![0; 65_536]);
+        loop {
+            let len = (&socket).read(&mut buffer).unwrap();
+            if len == 0 {
+                break;
+            }
+            for &read in &buffer[..len] {
+                assert_eq!(read, byte(1, received), "at {received}");
+                received += 1;
+            }
+        }
+        assert_eq!(received, bytes);
+    });
+}
+
+/// The kernel's echo server, for `connections` connections.
+fn kernel_server(listener: TcpListener, connections: usize) {
+    std::thread::scope(|scope| {
+        for _ in 0..connections {
+            let (socket, _) = listener.accept().unwrap();
+            scope.spawn(move || {
+                socket.set_read_timeout(Some(PATIENCE)).unwrap();
+                std::io::copy(&mut &socket, &mut &socket).unwrap();
+                socket.shutdown(std::net::Shutdown::Write).unwrap();
+            });
+        }
+    });
+}
+
+/// The stack's client of a kernel's server.
+struct Client {
+    bytes: u64,
+    sent: u64,
+    received: u64,
+    shut: bool,
+}
+
+impl Client {
+    /// Does what can be done; true when everything came back and the peer closed.
+    fn pump(&mut self, stack: &mut Stack, now: Instant, id: SocketId, buffer: &mut [u8]) -> bool {
+        while !self.shut {
+            if self.sent == self.bytes {
+                stack.shutdown(now, id, Shutdown::Write).unwrap();
+                self.shut = true;
+                break;
+            }
+            let end = self.bytes.min(self.sent + 16_384);
+            let chunk: Vec<u8> = (self.sent..end).map(|at| byte(1, at)).collect();
+            match stack.write(id, &chunk) {
+                Ok(taken) => self.sent += taken as u64,
+                Err(IoError::WouldBlock) => break,
+                Err(error) => panic!("client: {error}"),
+            }
+        }
+        loop {
+            match stack.read(id, buffer) {
+                Ok(0) => {
+                    assert_eq!((self.received, self.sent), (self.bytes, self.bytes));
+                    return true;
+                }
+                Ok(len) => {
+                    for &read in &buffer[..len] {
+                        assert_eq!(read, byte(1, self.received), "at {}", self.received);
+                        self.received += 1;
+                    }
+                }
+                Err(IoError::WouldBlock | IoError::NotConnected) => return false,
+                Err(error) => panic!("client: {error}"),
+            }
+        }
+    }
+}
+
+fn impaired() -> Impairment {
+    Impairment {
+        delay: 300 * MICROSECOND,
+        jitter: MILLISECOND,
+        loss: 0.01,
+        duplication: 0.005,
+        ..Impairment::default()
+    }
+}
+
+/// The kernel connects, once a version.
+fn serve(impairment: Impairment, bytes: u64) {
+    in_namespace(move || {
+        let mut bed = Bed::new(impairment, 1);
+        let mut echo = Echo::new(&mut bed.stack, "[::]:7");
+        let clients = ["10.0.0.2:7", "[fd00::2]:7"];
+        let threads = clients.map(|to| std::thread::spawn(move || kernel_client(to.parse().unwrap(), bytes)));
+        bed.run(|stack, now| {
+            echo.react(stack, now);
+            threads.iter().all(std::thread::JoinHandle::is_finished)
+        });
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        bed.drain(1);
+        assert_eq!(echo.finished, 2);
+        check_clean(&bed, impairment);
+    });
+}
+
+fn check_clean(bed: &Bed, impairment: Impairment) {
+    let counters = bed.stack.counters();
+    let errors = counters.tcp_in_errors + counters.tcp_in_checksum_errors + counters.ip_in_header_errors;
+    assert_eq!(errors + counters.tcp_established_resets + counters.tcp_timeouts_aborted, 0, "{counters:#?}");
+    if impairment.loss > 0.0 {
+        assert!(counters.tcp_retransmitted_segments > 0 && counters.tcp_sack_recoveries > 0, "{counters:#?}");
+    }
+}
+
+#[test]
+fn the_kernel_connects() {
+    serve(Impairment::default(), 16 << 20);
+}
+
+#[test]
+fn the_kernel_connects_over_a_bad_link() {
+    serve(impaired(), 4 << 20);
+}
+
+/// The stack connects, `count` times a version, each time with `bytes` bytes.
+fn connect(impairment: Impairment, bytes: u64, count: usize) {
+    in_namespace(move || {
+        let mut bed = Bed::new(impairment, 2);
+        let server = std::thread::spawn(move || {
+            kernel_server(TcpListener::bind("[::]:7").unwrap(), 2 * count);
+        });
+        // The listener is there when a connection to it through the loopback device is not refused.
+        let mut clients = HashMap::new();
+        let mut buffer = vec![0; 1 << 16];
+        let mut opened = false;
+        bed.run(|stack, now| {
+            if !opened && is_listening(7) {
+                opened = true;
+                for _ in 0..count {
+                    for to in ["10.0.0.1:7", "[fd00::1]:7"] {
+                        let id = stack.connect(now, to.parse().unwrap()).unwrap();
+                        clients.insert(id, Client { bytes, sent: 0, received: 0, shut: false });
+                    }
+                }
+            }
+            while let Some(event) = stack.poll_event() {
+                let Some(client) = clients.get_mut(&event.socket) else { continue };
+                if client.pump(stack, now, event.socket, &mut buffer) {
+                    stack.close(now, event.socket).unwrap();
+                    clients.remove(&event.socket);
+                }
+            }
+            opened && clients.is_empty()
+        });
+        bed.run(|_, _| server.is_finished());
+        server.join().unwrap();
+        bed.drain(0);
+        check_clean(&bed, impairment);
+    });
+}
+
+/// Whether someone in this namespace listens on a port, by the kernel's own list.
+fn is_listening(port: u16) -> bool {
+    let list = std::fs::read_to_string("/proc/thread-self/net/tcp6").unwrap_or_default();
+    list.lines().any(|line| line.contains(&format!(":{port:04X} 00000000000000000000000000000000:0000 0A")))
+}
+
+#[test]
+fn the_stack_connects() {
+    connect(Impairment::default(), 16 << 20, 1);
+}
+
+#[test]
+fn the_stack_connects_over_a_bad_link() {
+    connect(impaired(), 4 << 20, 1);
+}
+
+#[test]
+fn the_stack_connects_many_times_at_once() {
+    connect(Impairment::default(), 2_000, 150);
+}
+
+#[test]
+fn many_short_connections_leave_nothing() {
+    in_namespace(|| {
+        let mut bed = Bed::new(Impairment::default(), 3);
+        let mut echo = Echo::new(&mut bed.stack, "0.0.0.0:7");
+        let done = Arc::new(AtomicUsize::new(0));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let done = Arc::clone(&done);
+                std::thread::spawn(move || {
+                    for _ in 0..250 {
+                        kernel_client("10.0.0.2:7".parse().unwrap(), 100);
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        bed.run(|stack, now| {
+            echo.react(stack, now);
+            threads.iter().all(std::thread::JoinHandle::is_finished)
+        });
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        bed.drain(1);
+        assert_eq!((done.load(Ordering::Relaxed), echo.finished), (1000, 1000));
+        assert_eq!(bed.stack.counters().tcp_passive_opens, 1000);
+    });
+}
+
+#[test]
+fn refusals_and_datagrams_both_ways() {
+    in_namespace(|| {
+        let mut bed = Bed::new(Impairment::default(), 4);
+        let socket = bed.stack.bind("[::]:7".parse().unwrap()).unwrap();
+        let kernel = std::thread::spawn(|| {
+            for (own, to, closed) in
+                [("10.0.0.1:0", "10.0.0.2:7", "10.0.0.2:9"), ("[fd00::1]:0", "[fd00::2]:7", "[fd00::2]:9")]
+            {
+                assert_eq!(TcpStream::connect(closed).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+                let udp = UdpSocket::bind(own).unwrap();
+                udp.set_read_timeout(Some(PATIENCE)).unwrap();
+                let mut buffer = [0; 2000];
+                for len in [0, 1, 1200] {
+                    udp.send_to(&vec![len as u8; len], to).unwrap();
+                    assert_eq!(udp.recv(&mut buffer).unwrap(), len);
+                }
+                udp.connect(closed).unwrap();
+                udp.send(b"nobody").unwrap();
+                assert_eq!(udp.recv(&mut buffer).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+            }
+        });
+        let mut buffer = [0; 2000];
+        bed.run(|stack, _| {
+            while let Ok((len, from, _)) = stack.recv_from(socket, &mut buffer) {
+                stack.send_to(socket, &buffer[..len], Some(from)).unwrap();
+            }
+            kernel.is_finished()
+        });
+        kernel.join().unwrap();
+        // The other way: the kernel refuses.
+        for to in ["10.0.0.1:9", "[fd00::1]:9"] {
+            let to = to.parse().unwrap();
+            let stream = bed.stack.connect(Instant(bed.now()), to).unwrap();
+            let datagrams = bed.stack.bind("[::]:0".parse().unwrap()).unwrap();
+            bed.stack.connect_datagram(datagrams, Some(to)).unwrap();
+            bed.stack.send_to(datagrams, b"nobody", None).unwrap();
+            bed.run(|stack, _| {
+                stack.readiness(stream).contains(Readiness::ERROR)
+                    && stack.readiness(datagrams).contains(Readiness::ERROR)
+            });
+            assert_eq!(bed.stack.take_error(stream), Ok(Some(SocketError::Refused)));
+            assert_eq!(bed.stack.take_error(datagrams), Ok(Some(SocketError::Refused)));
+        }
+    });
+}
+
+#[test]
+fn curl_gets_a_page() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        eprintln!("skipped: needs the program `curl`");
+        return;
+    }
+    in_namespace(|| {
+        let mut bed = Bed::new(Impairment::default(), 5);
+        let listener = bed.stack.listen("[::]:80".parse().unwrap(), 16).unwrap();
+        let body: Vec<u8> = (0..1_000_000).map(|at| byte(3, at)).collect();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+        let page = [head.as_bytes(), &body].concat();
+        for url in ["http://10.0.0.2/", "http://[fd00::2]/"] {
+            let curl = std::thread::spawn(move || {
+                let output =
+                    Command::new("curl").args(["-sS", "-g", "--noproxy", "*", "--max-time", "30", url]).output();
+                output.expect("curl runs")
+            });
+            // What each connection that has asked was sent so far.
+            let mut sent: HashMap<SocketId, usize> = HashMap::new();
+            let mut buffer = [0; 4096];
+            bed.run(|stack, now| {
+                while let Some(event) = stack.poll_event() {
+                    while stack.accept(listener).is_ok() {}
+                    let id = event.socket;
+                    while matches!(stack.read(id, &mut buffer), Ok(1..)) {
+                        sent.entry(id).or_default();
+                    }
+                    let Some(at) = sent.get_mut(&id) else { continue };
+                    *at += stack.write(id, &page[*at..]).unwrap_or(0);
+                    if *at == page.len() {
+                        stack.close(now, id).unwrap();
+                        sent.remove(&id);
+                    }
+                }
+                curl.is_finished()
+            });
+            let output = curl.join().unwrap();
+            assert!(output.status.success() && output.stdout == body, "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    });
+}
