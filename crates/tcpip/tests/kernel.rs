@@ -23,6 +23,7 @@ use common::{Impairment, MICROSECOND, MILLISECOND, Wire, byte, settings, stack};
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sched::{CloneFlags, unshare},
+    sys::socket::Backlog,
 };
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
@@ -332,7 +333,10 @@ fn connect(impairment: Impairment, bytes: u64, count: usize) {
     in_namespace(move || {
         let mut bed = Bed::new(impairment, 2);
         let server = std::thread::spawn(move || {
-            kernel_server(TcpListener::bind("[::]:7").unwrap(), 2 * count);
+            let listener = TcpListener::bind("[::]:7").unwrap();
+            // With the default backlog the kernel sends cookies, and then resets whose first segment it had no room for.
+            nix::sys::socket::listen(&listener, Backlog::new(1024).unwrap()).unwrap();
+            kernel_server(listener, 2 * count);
         });
         // The listener is there when a connection to it through the loopback device is not refused.
         let mut clients = HashMap::new();

@@ -199,6 +199,7 @@ impl Connection {
         let mss = self.mss();
         self.congestion.loss(outstanding, mss);
         self.recovery = Recovery::Fast { point: self.outbox.nxt };
+        self.recovery_begins = true;
         self.reno.remember(self.outbox.nxt);
     }
 

@@ -122,6 +122,8 @@ pub(crate) struct Connection {
     pub rtt: Rtt,
     pub congestion: Congestion,
     pub recovery: Recovery,
+    /// The first retransmission of a recovery is sent whatever the window says (RFC 6675, 5, step 4.3).
+    pub recovery_begins: bool,
     pub reno: NewReno,
     pub rack: Rack,
     pub timer: Timer,
@@ -169,6 +171,7 @@ impl Connection {
             rtt: Rtt::new(nanos(settings.minimum_rto)),
             congestion: Congestion::new(settings.congestion_control, own_mss),
             recovery: Recovery::Open,
+            recovery_begins: false,
             reno: NewReno::default(),
             rack: Rack::new(initial),
             timer: Timer::Off,

@@ -70,7 +70,8 @@ impl Connection {
         self.scoreboard.split(index, self.mss());
         let segment = *self.scoreboard.get(index)?;
         let in_flight = self.in_flight();
-        if in_flight > 0 && in_flight + segment.len() > self.congestion.window() {
+        let begins = core::mem::take(&mut self.recovery_begins);
+        if in_flight > 0 && !begins && in_flight + segment.len() > self.congestion.window() {
             return None;
         }
         self.scoreboard.resent(index, cx.now);

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
+pub mod script;
+
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use abey_tcpip::{Config, Frames, Instant, Settings, Stack};
