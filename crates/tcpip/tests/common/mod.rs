@@ -118,11 +118,12 @@ pub struct World {
     pub wires: [Wire; 2],
     /// A time at which the application wants to do something.
     pub alarm: Option<u64>,
+    out: Frames,
 }
 
 impl World {
     pub fn new(hosts: [Stack; 2], impairment: Impairment, seed: u64) -> Self {
-        Self { now: SECOND, hosts, wires: [0, 1].map(|side| Wire::new(impairment, seed * 2 + side)), alarm: None }
+        Self { now: SECOND, hosts, wires: [0, 1].map(|side| Wire::new(impairment, seed * 2 + side)), alarm: None, out: Frames::default() }
     }
 
     pub fn at(&self) -> Instant {
@@ -132,12 +133,8 @@ impl World {
     /// Sends what the hosts have to send.
     pub fn transmit(&mut self) {
         for (host, wire) in self.hosts.iter_mut().zip(&mut self.wires) {
-            loop {
-                let mut out = Frames::default();
-                if host.poll_transmit_burst(Instant(self.now), &mut out, 64) == 0 {
-                    break;
-                }
-                for frame in out.frames {
+            while host.poll_transmit_burst(Instant(self.now), &mut self.out, 64) > 0 {
+                for frame in self.out.frames.drain(..) {
                     trace(self.now, &frame);
                     wire.send(self.now, frame);
                 }

@@ -1,0 +1,323 @@
+//! What a host does beside TCP: ARP, neighbour discovery, ICMP, UDP, checksum offloads.
+
+mod common;
+
+use abey_tcpip::{ChecksumToFill, Frames, Instant, IoError, OpenError, Readiness, Resolution, SocketError, Stack};
+use common::{Impairment, MILLISECOND, SECOND, World, settings, stack};
+use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv6Packet,
+    IpProtocol, Ipv4Packet, Ipv6Packet, NdiscNeighborFlags, checksum,
+};
+
+const NOW: Instant = Instant(SECOND);
+const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+fn host() -> Stack {
+    stack(settings(1), 7)
+}
+
+fn sent(stack: &mut Stack) -> Vec<Vec<u8>> {
+    let mut out = Frames::default();
+    stack.poll_transmit_burst(NOW, &mut out, 4096);
+    out.frames
+}
+
+fn arp(operation: ArpOperation, from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
+    let repr = ArpRepr::EthernetIpv4 {
+        operation,
+        source_hardware_addr: EthernetAddress(STRANGER),
+        source_protocol_addr: from.into(),
+        target_hardware_addr: EthernetAddress([0; 6]),
+        target_protocol_addr: to.into(),
+    };
+    let mut frame = vec![0; 14 + repr.buffer_len()];
+    let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
+    ethernet.set_src_addr(EthernetAddress(STRANGER));
+    ethernet.set_dst_addr(EthernetAddress::BROADCAST);
+    ethernet.set_ethertype(EthernetProtocol::Arp);
+    repr.emit(&mut ArpPacket::new_unchecked(&mut frame[14..]));
+    frame
+}
+
+fn v4(destination: [u8; 4], protocol: u8, payload: &[u8], change: impl FnOnce(&mut Ipv4Packet<&mut [u8]>)) -> Vec<u8> {
+    let mut frame = [&OWN[..], &STRANGER, &[8, 0, 0x45, 0]].concat();
+    frame.extend((20 + payload.len() as u16).to_be_bytes());
+    frame.extend([0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 9]);
+    frame.extend(destination);
+    frame.extend(payload);
+    let mut packet = Ipv4Packet::new_unchecked(&mut frame[14..]);
+    change(&mut packet);
+    packet.fill_checksum();
+    frame
+}
+
+fn v6(source: &str, destination: &str, next: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
+    let address = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap();
+    let (source, destination) = (address(source), address(destination));
+    let mut frame = [&OWN[..], &STRANGER, &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();
+    if destination.is_multicast() {
+        frame[..6].copy_from_slice(&[0x33, 0x33, 0xff, 0, 0, 1]);
+    }
+    frame.extend((payload.len() as u16).to_be_bytes());
+    frame.extend([next, hop_limit]);
+    frame.extend(source.octets());
+    frame.extend(destination.octets());
+    frame.extend(payload);
+    if next == 58 {
+        Icmpv6Packet::new_unchecked(&mut frame[54..]).fill_checksum(&source, &destination);
+    }
+    frame
+}
+
+#[test]
+fn arp_is_answered_for_own_addresses_only() {
+    let mut host = host();
+    host.handle_frame(NOW, &arp(ArpOperation::Request, [10, 0, 0, 9], [10, 0, 0, 5]));
+    assert!(sent(&mut host).is_empty() && host.neighbor_count() == 0);
+    for asker in [[10, 0, 0, 9], [0; 4]] {
+        host.handle_frame(NOW, &arp(ArpOperation::Request, asker, [10, 0, 0, 1]));
+        let answers = sent(&mut host);
+        assert_eq!(answers.len(), 1);
+        assert_eq!(answers[0][..6], STRANGER);
+        let repr = ArpRepr::parse(&ArpPacket::new_checked(&answers[0][14..]).unwrap()).unwrap();
+        let ArpRepr::EthernetIpv4 { operation, source_hardware_addr, source_protocol_addr, .. } = repr else {
+            panic!("{repr}")
+        };
+        assert_eq!((operation, source_hardware_addr.0), (ArpOperation::Reply, OWN));
+        assert_eq!(source_protocol_addr.octets(), [10, 0, 0, 1]);
+    }
+    // Who asked us is known, and nobody else; an answer that nobody asked for makes no entry.
+    assert_eq!(host.neighbor_count(), 1);
+    host.handle_frame(NOW, &arp(ArpOperation::Reply, [10, 0, 0, 8], [10, 0, 0, 1]));
+    assert_eq!(host.neighbor_count(), 1);
+    // Someone who claims our own address, and a packet cut short.
+    host.handle_frame(NOW, &arp(ArpOperation::Request, [10, 0, 0, 1], [10, 0, 0, 1]));
+    host.handle_frame(NOW, &arp(ArpOperation::Request, [10, 0, 0, 9], [10, 0, 0, 1])[..30]);
+    assert_eq!((host.counters().neighbor_in_errors, sent(&mut host).len()), (2, 0));
+}
+
+#[test]
+fn neighbour_solicitations_are_answered_if_they_crossed_no_router() {
+    let mut host = host();
+    let mut body = vec![135, 0, 0, 0, 0, 0, 0, 0];
+    body.extend("fd00::1".parse::<std::net::Ipv6Addr>().unwrap().octets());
+    let solicit = [&body[..], &[1, 1], &STRANGER].concat();
+    host.handle_frame(NOW, &v6("fd00::9", "ff02::1:ff00:1", 58, 254, &solicit));
+    assert_eq!((sent(&mut host).len(), host.counters().neighbor_in_errors), (0, 1));
+    host.handle_frame(NOW, &v6("fd00::9", "ff02::1:ff00:1", 58, 255, &solicit));
+    let answer = sent(&mut host).remove(0);
+    let packet = Ipv6Packet::new_checked(&answer[14..]).unwrap();
+    let icmp = Icmpv6Packet::new_checked(packet.payload()).unwrap();
+    assert!(icmp.verify_checksum(&packet.src_addr(), &packet.dst_addr()));
+    assert_eq!((packet.hop_limit(), answer[..6].to_vec()), (255, STRANGER.to_vec()));
+    assert_eq!(icmp.neighbor_flags(), NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE);
+    // RFC 4862: someone asks whether the address is free. All must hear that it is not.
+    host.handle_frame(NOW, &v6("::", "ff02::1:ff00:1", 58, 255, &body));
+    let answer = sent(&mut host).remove(0);
+    assert_eq!(answer[..6], [0x33, 0x33, 0, 0, 0, 1]);
+    assert_eq!(
+        Ipv6Packet::new_checked(&answer[14..]).unwrap().dst_addr(),
+        "ff02::1".parse::<std::net::Ipv6Addr>().unwrap()
+    );
+}
+
+#[test]
+fn echo_requests_are_answered_at_a_limited_rate() {
+    let mut own = settings(1);
+    own.icmp_rate = 10;
+    let mut host = stack(own, 7);
+    host.insert_neighbor(NOW, [10, 0, 0, 9].into(), STRANGER);
+    host.insert_neighbor(NOW, "fd00::9".parse().unwrap(), STRANGER);
+    let mut echo = vec![8, 0, 0, 0, 0x12, 0x34, 0, 1, b'a', b'b', b'c'];
+    Icmpv4Packet::new_unchecked(&mut echo[..]).fill_checksum();
+    host.handle_frame(NOW, &v4([10, 0, 0, 1], 1, &echo, |_| ()));
+    let reply = sent(&mut host).remove(0);
+    let icmp = Icmpv4Packet::new_checked(&reply[34..]).unwrap();
+    assert!(icmp.verify_checksum());
+    assert_eq!((u8::from(icmp.msg_type()), icmp.echo_ident(), icmp.data()), (0, 0x1234, &b"abc"[..]));
+    host.handle_frame(NOW, &v6("fd00::9", "fd00::1", 58, 64, &[128, 0, 0, 0, 0, 7, 0, 1, 9]));
+    let reply = sent(&mut host).remove(0);
+    assert_eq!((reply[54], &reply[58..]), (129, &[0, 7, 0, 1, 9][..]));
+    for _ in 0..20 {
+        host.handle_frame(NOW, &v4([10, 0, 0, 1], 1, &echo, |_| ()));
+    }
+    assert_eq!((sent(&mut host).len(), host.counters().icmp_out_rate_limited), (8, 12));
+    // A request to all is not answered, and neither is one with a wrong checksum.
+    host.handle_frame(Instant(2 * SECOND), &v4([10, 0, 0, 255], 1, &echo, |_| ()));
+    echo[8] ^= 1;
+    host.handle_frame(Instant(2 * SECOND), &v4([10, 0, 0, 1], 1, &echo, |_| ()));
+    assert_eq!((sent(&mut host).len(), host.counters().icmp_in_errors), (0, 1));
+}
+
+#[test]
+fn fragments_martians_and_strangers_are_counted() {
+    let mut host = host();
+    host.handle_frame(NOW, &v4([10, 0, 0, 1], 17, &[0; 16], |packet| packet.set_more_frags(true)));
+    host.handle_frame(NOW, &v4([10, 0, 0, 1], 17, &[0; 16], |packet| packet.set_frag_offset(8)));
+    host.handle_frame(NOW, &v6("fd00::9", "fd00::1", 44, 64, &[17, 0, 0, 1, 0, 0, 0, 0, 0, 0]));
+    assert_eq!(host.counters().ip_reassembly_failures, 3);
+    for source in [[127, 0, 0, 1], [224, 0, 0, 1], [10, 0, 0, 255], [10, 0, 0, 1], [0; 4]] {
+        host.handle_frame(NOW, &v4([10, 0, 0, 1], 17, &[0; 16], |packet| packet.set_src_addr(source.into())));
+    }
+    assert_eq!(host.counters().ip_in_martians, 5);
+    host.handle_frame(NOW, &v4([10, 0, 0, 77], 17, &[0; 16], |_| ()));
+    host.handle_frame(NOW, &v4([10, 0, 0, 1], 99, &[0; 16], |_| ()));
+    host.handle_frame(NOW, &v4([10, 0, 0, 1], 6, &[0; 16], |_| ()));
+    host.handle_frame(NOW, &v4([10, 0, 0, 1], 17, &[0; 4], |_| ()));
+    let counters = host.counters();
+    assert_eq!((counters.ip_in_address_errors, counters.ip_in_unknown_protocols), (1, 1));
+    assert_eq!((counters.tcp_in_errors, counters.udp_in_errors), (1, 1));
+    assert!(sent(&mut host).is_empty());
+}
+
+fn world() -> World {
+    let impairment = Impairment { delay: MILLISECOND, ..Impairment::default() };
+    World::new([stack(settings(1), 1), stack(settings(2), 2)], impairment, 1)
+}
+
+#[test]
+fn datagrams_go_both_ways_and_connected_sockets_hear_their_peer_only() {
+    let mut world = world();
+    for (to, from) in [("10.0.0.2:53", "10.0.0.1"), ("[fd00::2]:53", "fd00::1")] {
+        let server = world.hosts[1].bind("[::]:53".parse().unwrap()).unwrap();
+        assert_eq!(
+            world.hosts[1].bind("[::]:53".parse().unwrap()),
+            Err(OpenError::AddressInUse("[::]:53".parse().unwrap()))
+        );
+        let client = world.hosts[0].bind("[::]:0".parse().unwrap()).unwrap();
+        assert_eq!(world.hosts[0].send_to(client, b"x", None), Err(IoError::NotConnected));
+        assert!(matches!(
+            world.hosts[0].send_to(client, &[0; 1473], Some(to.parse().unwrap())),
+            Err(IoError::MessageTooLong(_))
+        ));
+        world.hosts[0].send_to(client, b"question", Some(to.parse().unwrap())).unwrap();
+        world.run(10 * MILLISECOND);
+        let mut buffer = [0; 100];
+        let (len, peer, own) = world.hosts[1].recv_from(server, &mut buffer).unwrap();
+        assert_eq!((&buffer[..len], peer.ip().to_string().as_str()), (&b"question"[..], from));
+        assert_eq!(own, to.parse::<std::net::SocketAddr>().unwrap().ip());
+        assert_eq!(world.hosts[1].recv_from(server, &mut buffer), Err(IoError::WouldBlock));
+        // The client listens to somebody else now.
+        let other = if to.starts_with('[') { "[fd00::3]:53" } else { "10.0.0.3:53" };
+        world.hosts[0].connect_datagram(client, Some(other.parse().unwrap())).unwrap();
+        world.hosts[1].send_to(server, b"answer", Some(peer)).unwrap();
+        world.run(10 * MILLISECOND);
+        assert_eq!(world.hosts[0].recv_from(client, &mut buffer), Err(IoError::WouldBlock));
+        world.hosts[0].connect_datagram(client, Some(to.parse().unwrap())).unwrap();
+        world.hosts[1].send_to(server, b"answer", Some(peer)).unwrap();
+        world.run(10 * MILLISECOND);
+        assert_eq!(world.hosts[0].peek_from(client, &mut buffer).unwrap().0, 6);
+        assert_eq!(world.hosts[0].recv_from(client, &mut buffer).unwrap().0, 6);
+        // Nobody there any more: the peer's host says so.
+        let now = world.at();
+        world.hosts[1].close(now, server).unwrap();
+        world.hosts[0].send_to(client, b"question", None).unwrap();
+        world.run(10 * MILLISECOND);
+        assert!(world.hosts[0].readiness(client).contains(Readiness::ERROR));
+        assert_eq!(world.hosts[0].recv_from(client, &mut buffer), Err(IoError::Network(SocketError::Refused)));
+        world.hosts[0].close(now, client).unwrap();
+    }
+}
+
+#[test]
+fn a_neighbour_that_is_not_there_is_given_up() {
+    let mut world = world();
+    let client = world.hosts[0].bind("0.0.0.0:0".parse().unwrap()).unwrap();
+    world.hosts[0].send_to(client, b"x", Some("10.0.0.99:9".parse().unwrap())).unwrap();
+    assert_eq!(
+        world.hosts[0].send_to(client, b"x", Some("192.0.2.1:9".parse().unwrap())),
+        Err(IoError::NoRoute([192, 0, 2, 1].into()))
+    );
+    world.run(10 * SECOND);
+    let counters = world.hosts[0].counters();
+    assert_eq!((counters.neighbor_solicitations, counters.neighbor_failures, counters.neighbor_queue_drops), (3, 1, 1));
+    assert_eq!((world.hosts[0].neighbor_count(), world.hosts[0].poll_timeout()), (0, None));
+}
+
+#[test]
+fn with_external_resolution_the_caller_is_asked() {
+    let mut own = settings(1);
+    own.resolution = Resolution::External;
+    let mut host = stack(own, 7);
+    host.handle_frame(NOW, &arp(ArpOperation::Request, [10, 0, 0, 9], [10, 0, 0, 1]));
+    let id = host.connect(NOW, "10.0.0.9:80".parse().unwrap()).unwrap();
+    assert!(sent(&mut host).is_empty());
+    assert_eq!(host.poll_neighbor_request(), Some([10, 0, 0, 9].into()));
+    assert_eq!(host.poll_neighbor_request(), None);
+    host.insert_neighbor(NOW, [10, 0, 0, 9].into(), STRANGER);
+    let frames = sent(&mut host);
+    assert_eq!((frames.len(), frames[0][..6].to_vec()), (1, STRANGER.to_vec()));
+    host.abort(NOW, id).unwrap();
+}
+
+#[test]
+fn checksums_left_to_the_nic_are_marked_and_can_be_completed() {
+    let mut own = settings(1);
+    own.offloads.transmit_filled = true;
+    let mut host = stack(own, 7);
+    host.insert_neighbor(NOW, [10, 0, 0, 9].into(), STRANGER);
+    host.connect(NOW, "10.0.0.9:80".parse().unwrap()).unwrap();
+    let datagrams = host.bind("0.0.0.0:0".parse().unwrap()).unwrap();
+    host.send_to(datagrams, b"abc", Some("10.0.0.9:53".parse().unwrap())).unwrap();
+    for (protocol, offset) in [(IpProtocol::Tcp, 16), (IpProtocol::Udp, 6)] {
+        let mut frame = vec![0; host.frame_capacity()];
+        let (len, info) = host.poll_transmit(NOW, &mut frame).unwrap();
+        assert_eq!(info.checksum, Some(ChecksumToFill { start: 34, offset }));
+        let sum = !checksum::data(&frame[34..len]);
+        frame[34 + offset..36 + offset].copy_from_slice(&sum.to_be_bytes());
+        let (source, destination): (std::net::IpAddr, std::net::IpAddr) = ([10, 0, 0, 1].into(), [10, 0, 0, 9].into());
+        let pseudo = checksum::pseudo_header(&source.into(), &destination.into(), protocol, (len - 34) as u32);
+        assert_eq!(checksum::combine(&[pseudo, checksum::data(&frame[34..len])]), 0xffff);
+    }
+    host.insert_neighbor(NOW, "fd00::9".parse().unwrap(), STRANGER);
+    host.handle_frame(NOW, &v6("fd00::9", "fd00::1", 58, 64, &[128, 0, 0, 0, 0, 7, 0, 1, 9]));
+    let mut frame = vec![0; host.frame_capacity()];
+    assert_eq!(host.poll_transmit(NOW, &mut frame).unwrap().1.checksum, None, "ICMP is complete");
+}
+
+#[test]
+fn ports_follow_the_filter_and_addresses_must_be_own() {
+    let mut host = host();
+    let to = "10.0.0.9:80".parse().unwrap();
+    for _ in 0..50 {
+        let id = host.connect_from(NOW, abey_tcpip::Local::default(), to, |port| port % 4 == 3).unwrap();
+        assert_eq!(host.local_addr(id).unwrap().port() % 4, 3);
+    }
+    assert_eq!(host.connect_from(NOW, abey_tcpip::Local::default(), to, |_| false), Err(OpenError::NoPort(to)));
+    let fixed = abey_tcpip::Local { address: None, port: Some(5000) };
+    host.connect_from(NOW, fixed, to, |_| true).unwrap();
+    assert!(matches!(host.connect_from(NOW, fixed, to, |_| true), Err(OpenError::AddressInUse(_))));
+    assert!(matches!(host.listen("10.0.0.7:80".parse().unwrap(), 1), Err(OpenError::AddressNotAvailable(_))));
+    assert!(matches!(host.connect(NOW, "192.0.2.1:80".parse().unwrap()), Err(OpenError::NoRoute(_))));
+    assert!(matches!(host.connect(NOW, "10.0.0.255:80".parse().unwrap()), Err(OpenError::BadDestination(_))));
+}
+
+/// A bottleneck of 100 Mbit/s with a queue of a bandwidth-delay product: CUBIC and Reno fill it, with and without loss.
+#[test]
+fn a_bottleneck_is_filled() {
+    use abey_tcpip::CongestionControl::{Cubic, Reno};
+    for (control, loss, least) in [(Cubic, 0.0, 0.85), (Reno, 0.0, 0.85), (Cubic, 0.0001, 0.5)] {
+        let mut own = settings(1);
+        own.congestion_control = control;
+        let impairment =
+            Impairment { delay: 10 * MILLISECOND, per_byte: 80, queue: 250_000, loss, ..Impairment::default() };
+        let mut world = World::new([stack(own, 1), stack(settings(2), 2)], impairment, 1);
+        let listener = world.hosts[1].listen("0.0.0.0:9".parse().unwrap(), 1).unwrap();
+        let now = world.at();
+        let sender = world.hosts[0].connect(now, "10.0.0.2:9".parse().unwrap()).unwrap();
+        let (mut receiver, mut received) = (None, 0);
+        let mut buffer = vec![0; 1 << 20];
+        let end = world.now + 20 * SECOND;
+        while world.step(end) {
+            while world.hosts[0].write(sender, &buffer[..65_536]).is_ok() {}
+            receiver = receiver.or_else(|| world.hosts[1].accept(listener).ok());
+            if let Some(id) = receiver {
+                received += world.hosts[1].read(id, &mut buffer).unwrap_or(0);
+            }
+        }
+        let share = received as f64 / (20.0 * 12_500_000.0);
+        eprintln!("{control:?} with loss {loss}: {:.0} % of the link", share * 100.0);
+        assert!(share > least, "{control:?} {share} {:#?}", world.hosts[0].counters());
+    }
+}
