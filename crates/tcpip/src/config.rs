@@ -141,6 +141,8 @@ pub struct Settings {
     pub fin_wait_2: Duration,
     /// Retransmissions before a connection is given up.
     pub retries: u8,
+    /// Retransmissions, and probes of a closed window, before a connection is given up that its application has closed.
+    pub orphan_retries: u8,
     /// Retransmissions of a SYN, or of its answer, before the attempt is given up.
     pub syn_retries: u8,
     /// Connections at most, listeners and UDP sockets included.
@@ -181,6 +183,7 @@ impl Default for Settings {
             time_wait: Duration::from_secs(60),
             fin_wait_2: Duration::from_secs(60),
             retries: 15,
+            orphan_retries: 8,
             syn_retries: 6,
             sockets: 1 << 20,
             time_waits: 1 << 16,
@@ -301,6 +304,7 @@ fn check_limits(settings: &Settings) -> Result<(), ConfigError> {
         ("neighbors", settings.neighbors, 4, 1 << 16),
         ("ephemeral_from", settings.ephemeral_from.into(), 1024, usize::from(EPHEMERAL_LAST)),
         ("retries", settings.retries.into(), 1, 30),
+        ("orphan_retries", settings.orphan_retries.into(), 1, 30),
         ("syn_retries", settings.syn_retries.into(), 1, 30),
     ];
     for (name, value, minimum, maximum) in limits {

@@ -343,8 +343,13 @@ impl Bench {
     }
 }
 
+/// `ABEY_CASES` runs more of them.
+fn cases() -> u32 {
+    std::env::var("ABEY_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(400)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn nothing_that_comes_in_does_harm(steps in prop::collection::vec(step(), 1..250)) {

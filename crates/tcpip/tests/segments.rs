@@ -483,6 +483,31 @@ fn a_closed_window_is_probed_and_crumbs_are_not_sent() {
     assert!(script.stack.counters().tcp_window_probes >= 2);
 }
 
+/// A probe is not acceptable to the peer, which ignores what else is in it: what is owed stays owed.
+#[test]
+fn a_window_probe_does_not_settle_an_acknowledgement() {
+    let mut script = script();
+    let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).window(1000));
+    script.write(id, 1000);
+    script.sent();
+    script.inject(&seg("A", 1, 1001).window(0));
+    script.write(id, 1000);
+    script.nothing();
+    // Out of the quick start: the acknowledgement that is owed waits for 40 ms, the probe comes before.
+    script.inject(&seg("PA", 1, 1001).data(10).window(0));
+    script.sent();
+    script.pass(190 * MILLISECOND);
+    for seq in 1..17 {
+        script.inject(&seg("PA", seq * 10 + 1, 1001).data(10).window(0));
+        script.sent();
+    }
+    script.inject(&seg("PA", 171, 1001).data(10).window(0));
+    script.nothing();
+    let sent = script.pass(60 * MILLISECOND);
+    let seen: Vec<_> = sent.iter().map(|(_, segment)| (segment.seq, segment.ack)).collect();
+    assert_eq!(seen, [(1000, 181), (1001, 181)], "a probe, and then the acknowledgement");
+}
+
 /// RFC 9293, 3.8.6.2.2: our window opens in worthwhile steps, and the peer is told.
 #[test]
 fn our_window_closes_and_opens_in_steps() {

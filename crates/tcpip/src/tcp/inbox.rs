@@ -226,6 +226,11 @@ impl Inbox {
     /// The window field to send, and the promise that goes with it.
     pub(crate) fn promise(&mut self, mss: u32) -> u16 {
         self.edge = self.worthwhile_edge(mss);
+        self.promised()
+    }
+
+    /// The window field that repeats what was promised.
+    pub(crate) fn promised(&self) -> u16 {
         (self.window() >> self.scale).min(0xffff) as u16
     }
 

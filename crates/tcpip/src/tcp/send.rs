@@ -92,12 +92,12 @@ impl Connection {
                 let small = self.outbox.next_new(self.mss(), self.nodelay, true, true).ok();
                 Some(match small {
                     Some(range) => self.send_new(cx, range),
-                    None => self.bare(cx, self.outbox.una.minus(1)),
+                    None => self.old_segment(cx),
                 })
             }
             Probe::Keepalive => {
                 cx.counters.tcp_keepalives += 1;
-                Some(self.bare(cx, self.outbox.una.minus(1)))
+                Some(self.old_segment(cx))
             }
         }
     }
@@ -178,12 +178,30 @@ impl Connection {
         Outgoing { header: self.header(cx, seq, Flags::default(), false), offset: 0, len: 0 }
     }
 
-    /// The header of whatever is sent now; settles the acknowledgement that was owed.
-    fn header(&mut self, cx: &Context<'_>, seq: Seq, flags: Flags, with_data: bool) -> Header {
-        let timestamp = self.timestamps.map(|timestamps| Timestamp {
+    /// A segment that is no longer acceptable, which the peer must answer. It may ignore everything else in it, so what
+    /// is owed stays owed, and no window is promised that was not promised before.
+    fn old_segment(&mut self, cx: &mut Context<'_>) -> Outgoing {
+        cx.counters.tcp_out_segments += 1;
+        let header = Header {
+            seq: self.outbox.una.minus(1),
+            ack: self.inbox.next(),
+            flags: Flags::ACK,
+            window: self.inbox.promised(),
+            options: Options { timestamp: self.timestamp(cx), ..Options::default() },
+        };
+        Outgoing { header, offset: 0, len: 0 }
+    }
+
+    fn timestamp(&self, cx: &Context<'_>) -> Option<Timestamp> {
+        self.timestamps.map(|timestamps| Timestamp {
             value: isn::timestamp(cx.now, self.timestamp_offset),
             echo: timestamps.recent,
-        });
+        })
+    }
+
+    /// The header of whatever is sent now; settles the acknowledgement that was owed.
+    fn header(&mut self, cx: &Context<'_>, seq: Seq, flags: Flags, with_data: bool) -> Header {
+        let timestamp = self.timestamp(cx);
         // Data segments are cut to leave room for timestamps only: blocks go on bare acknowledgements.
         let room = if with_data || !self.sack { 0 } else { super::options::SACK_BLOCKS };
         let mss = self.mss();
@@ -202,10 +220,7 @@ impl Connection {
 
     /// A reset that the peer will believe.
     pub(crate) fn reset(&self, cx: &Context<'_>) -> Header {
-        let timestamp = self.timestamps.map(|timestamps| Timestamp {
-            value: isn::timestamp(cx.now, self.timestamp_offset),
-            echo: timestamps.recent,
-        });
+        let timestamp = self.timestamp(cx);
         Header {
             seq: self.outbox.nxt,
             ack: self.inbox.next(),

@@ -15,9 +15,6 @@ use crate::{
     time::{Instant, earliest},
 };
 
-/// Retransmissions of a connection whose application is gone.
-const ORPHAN_RETRIES: u8 = 8;
-
 /// The retransmission timer and what it means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
@@ -93,7 +90,7 @@ impl Connection {
             }
             Timer::Persist(_) => {
                 let tries = self.rtt.back_off();
-                if self.owner == Owner::Nobody && tries > ORPHAN_RETRIES {
+                if self.owner == Owner::Nobody && tries > cx.settings.orphan_retries {
                     cx.counters.tcp_timeouts_aborted += 1;
                     self.fail(SocketError::TimedOut);
                     return;
@@ -109,7 +106,7 @@ impl Connection {
         let tries = self.rtt.back_off();
         let limit = match (self.state, self.owner) {
             (State::SynSent | State::SynReceived { .. }, _) => cx.settings.syn_retries,
-            (_, Owner::Nobody) => cx.settings.retries.min(ORPHAN_RETRIES),
+            (_, Owner::Nobody) => cx.settings.orphan_retries,
             _ => cx.settings.retries,
         };
         if tries > limit {

@@ -123,7 +123,13 @@ pub struct World {
 
 impl World {
     pub fn new(hosts: [Stack; 2], impairment: Impairment, seed: u64) -> Self {
-        Self { now: SECOND, hosts, wires: [0, 1].map(|side| Wire::new(impairment, seed * 2 + side)), alarm: None, out: Frames::default() }
+        Self {
+            now: SECOND,
+            hosts,
+            wires: [0, 1].map(|side| Wire::new(impairment, seed * 2 + side)),
+            alarm: None,
+            out: Frames::default(),
+        }
     }
 
     pub fn at(&self) -> Instant {
