@@ -6,8 +6,9 @@
 //! reaches its slot; six moves at most.
 //!
 //! Deadlines are *lazy*: TCP moves its retransmission timer out with every acknowledgement, so [`Wheel::set`] leaves an
-//! entry where it is when the deadline moves out, and [`Wheel::pop`] moves it on when the old time comes. Only a deadline
-//! that moves in is moved at once. The lists are linked through the keys, so a key is in the wheel at most once, and
+//! entry where it is when the deadline moves out or is taken back, and [`Wheel::pop`] moves it on, or drops it, when the
+//! old time comes. Only a deadline that moves in is moved at once. (A request and its response set and take back a
+//! deadline or two; that touches the connection's own entry, not those it is linked with.) The lists are linked through the keys, so a key is in the wheel at most once, and
 //! memory is bounded by the number of keys that live.
 
 use slotmap::{Key, SecondaryMap};
@@ -25,8 +26,8 @@ const FURTHEST: u64 = (1 << (SLOT_BITS as usize * LEVELS)) - (1 << (SLOT_BITS as
 struct Node<K> {
     previous: K,
     next: K,
-    /// When the key really wants to be woken; never earlier than where it is linked.
-    deadline: Instant,
+    /// When the key really wants to be woken, if at all; never earlier than where it is linked.
+    deadline: Option<Instant>,
     /// The tick by which it is linked.
     tick: u64,
     level: u8,
@@ -44,7 +45,7 @@ struct Level<K> {
 pub(crate) enum Step<K> {
     /// This key's deadline has come; it is no longer in the wheel.
     Expired(K),
-    /// A key was moved closer to its deadline; go on.
+    /// A key was moved closer to its deadline, or dropped because it has none any more; go on.
     Moved,
     /// Nothing is due.
     Idle,
@@ -65,26 +66,23 @@ impl<K: Key> Wheel<K> {
         Self { nodes: SecondaryMap::new(), levels: Box::new([level; LEVELS]), hand: 0 }
     }
 
-    /// How many keys have a deadline.
+    /// How many keys are in the wheel, those included that took their deadline back.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Sets `key`'s deadline, or takes it out.
+    /// Sets `key`'s deadline, or takes it back.
     pub(crate) fn set(&mut self, key: K, deadline: Option<Instant>) {
-        let Some(deadline) = deadline else {
-            self.remove(key);
-            return;
-        };
-        let tick = tick_at(deadline);
         if let Some(node) = self.nodes.get_mut(key) {
             node.deadline = deadline;
-            if tick >= node.tick {
+            if deadline.is_none_or(|deadline| tick_at(deadline) >= node.tick) {
                 return;
             }
             self.unlink(key);
         }
-        self.link(key, deadline);
+        if let Some(deadline) = deadline {
+            self.link(key, deadline);
+        }
     }
 
     /// Takes `key` out.
@@ -116,12 +114,20 @@ impl<K: Key> Wheel<K> {
         let key = self.levels[level].heads[slot];
         let deadline = self.nodes[key].deadline;
         self.unlink(key);
-        if tick_at(deadline) <= now.0 >> TICK_BITS {
-            self.nodes.remove(key);
-            return Step::Expired(key);
+        match deadline {
+            Some(deadline) if tick_at(deadline) > now.0 >> TICK_BITS => {
+                self.link(key, deadline);
+                Step::Moved
+            }
+            Some(_) => {
+                self.nodes.remove(key);
+                Step::Expired(key)
+            }
+            None => {
+                self.nodes.remove(key);
+                Step::Moved
+            }
         }
-        self.link(key, deadline);
-        Step::Moved
     }
 
     /// The slot the hand reaches next, and the tick at which it does.
@@ -155,8 +161,8 @@ impl<K: Key> Wheel<K> {
         }
         self.levels[level].heads[slot] = key;
         self.levels[level].occupied |= 1 << slot;
-        self.nodes
-            .insert(key, Node { previous: K::null(), next, deadline, tick, level: level as u8, slot: slot as u8 });
+        let (level, slot, deadline) = (level as u8, slot as u8, Some(deadline));
+        self.nodes.insert(key, Node { previous: K::null(), next, deadline, tick, level, slot });
     }
 
     fn unlink(&mut self, key: K) {
@@ -251,7 +257,8 @@ mod tests {
             for (index, operation, span, step) in operations {
                 let key = keys[index];
                 match operation {
-                    0 => { wheel.remove(key); model.remove(&key); }
+                    0 if step % 2 == 0 => { wheel.remove(key); model.remove(&key); }
+                    0 => { wheel.set(key, None); model.remove(&key); }
                     _ => {
                         let deadline = now.plus(span >> (operation * 8));
                         wheel.set(key, Some(deadline));
@@ -268,8 +275,10 @@ mod tests {
                     prop_assert!(model.remove(key).is_some_and(|deadline| deadline <= now));
                 }
                 prop_assert!(model.values().all(|deadline| deadline.plus(TICK) > now));
-                prop_assert_eq!(wheel.len(), model.len());
+                prop_assert!(wheel.len() >= model.len());
             }
+            expired(&mut wheel, Instant(1 << 50));
+            prop_assert_eq!(wheel.len(), 0);
         }
     }
 }

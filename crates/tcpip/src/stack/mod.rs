@@ -137,7 +137,7 @@ impl Stack {
         self.flows.len()
     }
 
-    /// Sockets with a timer running.
+    /// Sockets in the timer wheel: with a timer running, or with one that was stopped and did not come to its time yet.
     #[must_use]
     pub fn timer_count(&self) -> usize {
         self.wheel.len()
