@@ -84,3 +84,13 @@ pub use event::{Event, Readiness, SocketId};
 pub use packet::{ChecksumToFill, FrameInfo};
 pub use stack::{FrameSink, Frames, Local, Shutdown, Stack};
 pub use time::Instant;
+
+#[cfg(test)]
+mod tests {
+    /// A shard moves between threads under its lock.
+    #[test]
+    fn a_stack_can_be_sent() {
+        fn is_send<T: Send>() {}
+        is_send::<crate::Stack>();
+    }
+}

@@ -311,6 +311,11 @@ fn serve(impairment: Impairment, bytes: u64) {
 
 fn check_clean(bed: &Bed, impairment: Impairment) {
     let counters = bed.stack.counters();
+    if std::env::var_os("ABEY_TRACE").is_some() {
+        for (name, value) in counters.iter().filter(|(_, value)| *value > 0) {
+            eprintln!("{name} {value}");
+        }
+    }
     let errors = counters.tcp_in_errors + counters.tcp_in_checksum_errors + counters.ip_in_header_errors;
     assert_eq!(errors + counters.tcp_established_resets + counters.tcp_timeouts_aborted, 0, "{counters:#?}");
     if impairment.loss > 0.0 {

@@ -21,6 +21,9 @@ use crate::{
     udp,
 };
 
+/// The smallest path MTU that is believed over IPv4: a segment of 512 bytes still fits.
+const LEAST_PATH_V4: usize = 552;
+
 impl Stack {
     /// Takes a burst of frames. In-order TCP segments in it are merged before they reach their connection, so larger
     /// bursts cost less per segment; an event loop should hand over what one poll of the queue brought.
@@ -28,11 +31,9 @@ impl Stack {
         let mut gro = Gro::default();
         for frame in frames {
             if let Some(segment) = self.take_frame(now, frame) {
-                let flow = segment.flow;
                 if let Some(run) = gro.push(segment) {
                     self.receive_run(now, run);
                 }
-                debug_assert!(flow.local.is_ipv4() == flow.remote.is_ipv4());
             }
         }
         for run in gro.finish() {
@@ -246,7 +247,8 @@ impl Stack {
         let error = match notice.kind {
             Kind::TooBig(mtu) => {
                 // A router that names no size, or one below the least, is not believed further than that.
-                let mtu = mtu.clamp(MINIMUM_MTU as u32, u32::from(u16::MAX)) as u16;
+                let least = if notice.flow.local.is_ipv4() { LEAST_PATH_V4 } else { MINIMUM_MTU };
+                let mtu = mtu.clamp(least as u32, u32::from(u16::MAX)) as u16;
                 if connection.lower_path_mtu(mtu) {
                     cx.counters.tcp_path_mtu_lowered += 1;
                 }

@@ -55,7 +55,7 @@ impl Cubic {
     pub(crate) fn increase(&mut self, now: Instant, window: u32, acked: u32, mss: u32, rtt: u64) -> u64 {
         let epoch = self.epoch.get_or_insert_with(|| Epoch::begin(now, window, self.w_max, mss));
         let alpha = if epoch.reno >> FRACTION >= u64::from(self.prior) { (1, 1) } else { ALPHA };
-        epoch.reno += (u64::from(acked) * u64::from(mss) << FRACTION) * alpha.0 / alpha.1 / u64::from(window.max(1));
+        epoch.reno += ((u64::from(acked) * u64::from(mss)) << FRACTION) * alpha.0 / alpha.1 / u64::from(window.max(1));
         let elapsed = now.nanos_since(epoch.start) / MILLISECOND;
         let cubic = epoch.window(elapsed, mss);
         let reno = epoch.reno >> FRACTION;

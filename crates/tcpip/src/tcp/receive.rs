@@ -122,6 +122,7 @@ impl Connection {
         } else if payload.len() > 0 {
             // A retransmission of what is here already: its sender must learn, and no loop comes of data.
             self.inbox.note_duplicate(header.range(payload.len()));
+            cx.counters.tcp_dsack_sent += u64::from(self.sack && self.inbox.has_duplicate());
             self.ack.at_once();
         } else if header.has(Flags::FIN) || self.ack.may_answer_invalid(cx.now) {
             self.ack.at_once();
@@ -200,9 +201,7 @@ impl Connection {
         let counters = &mut cx.counters;
         counters.tcp_out_of_order_queued += u64::from(arrival.out_of_order);
         counters.tcp_out_of_order_drops += u64::from(arrival.refused);
-        if self.inbox.has_duplicate() {
-            counters.tcp_dsack_sent += 1;
-        }
+        counters.tcp_dsack_sent += u64::from(self.sack && self.inbox.has_duplicate());
         if arrival.in_order > 0 {
             self.edges |= Readiness::READABLE;
             self.inbox.tune(cx.now, self.rtt.smoothed().unwrap_or(SECOND / 10));

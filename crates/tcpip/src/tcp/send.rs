@@ -14,6 +14,10 @@ use super::{
     timers::Timer,
 };
 
+/// Segments in flight at most, for each full one that the congestion window allows: a window in bytes would let a
+/// writer of single bytes send thousands.
+const CROWD: u32 = 8;
+
 /// A segment to write: its header, and its payload as offset and length in the outbox.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing {
@@ -126,7 +130,7 @@ impl Connection {
     }
 
     fn next_data(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
-        if !self.outbox.has_unsent() || self.scoreboard.has_waiting() {
+        if !self.outbox.has_unsent() || self.scoreboard.has_waiting() || self.is_crowded() {
             return None;
         }
         let idle = self.outbox.una == self.outbox.nxt;
@@ -147,6 +151,11 @@ impl Connection {
             }
             Err(Held::Nothing | Held::Small) => None,
         }
+    }
+
+    /// Whether so many small segments are in flight that the window, which counts bytes, means little.
+    fn is_crowded(&self) -> bool {
+        self.scoreboard.len() as u32 >= CROWD * (self.congestion.window() / self.mss() + 2)
     }
 
     fn send_new(&mut self, cx: &mut Context<'_>, range: SeqRange) -> Outgoing {
