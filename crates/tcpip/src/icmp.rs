@@ -111,7 +111,7 @@ fn parse_v6(bytes: &[u8], source: Ipv6Addr, destination: Ipv6Addr) -> Option<Mes
 }
 
 /// The quoted packet went from us, so its source is local.
-fn notice(
+pub(crate) fn notice(
     local: IpAddr,
     remote: IpAddr,
     protocol: IpProtocol,

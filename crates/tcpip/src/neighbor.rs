@@ -191,14 +191,14 @@ impl Neighbors {
         self.wheel.next_wake()
     }
 
-    /// One step of time; false when nothing is due.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, counters: &mut Counters) -> bool {
+    /// One step of time: `None` when nothing is due, else the frames that waited for a neighbour who is given up.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, counters: &mut Counters) -> Option<VecDeque<Vec<u8>>> {
         let id = match self.wheel.pop(now) {
-            Step::Idle => return false,
-            Step::Moved => return true,
+            Step::Idle => return None,
+            Step::Moved => return Some(VecDeque::new()),
             Step::Expired(id) => id,
         };
-        let Some(entry) = self.entries.get_mut(id) else { return true };
+        let Some(entry) = self.entries.get_mut(id) else { return Some(VecDeque::new()) };
         let address = entry.address;
         match &mut entry.state {
             State::Incomplete { tries, .. } | State::Probing { tries, .. } if *tries < TRIES => {
@@ -207,11 +207,11 @@ impl Neighbors {
             }
             State::Incomplete { .. } | State::Probing { .. } => {
                 counters.neighbor_failures += 1;
-                self.remove(id, counters);
+                return Some(self.remove(id, counters));
             }
             State::Reachable { .. } | State::Permanent { .. } => {}
         }
-        true
+        Some(VecDeque::new())
     }
 
     fn ask(&mut self, now: Instant, id: NeighborId, address: IpAddr) {
@@ -234,14 +234,14 @@ impl Neighbors {
         id
     }
 
-    fn remove(&mut self, id: NeighborId, counters: &mut Counters) {
+    /// Forgets entry `id`; what waited for it is dropped.
+    fn remove(&mut self, id: NeighborId, counters: &mut Counters) -> VecDeque<Vec<u8>> {
         self.wheel.remove(id);
-        if let Some(entry) = self.entries.remove(id) {
-            self.by_address.remove(&entry.address);
-            if let State::Incomplete { waiting, .. } = entry.state {
-                counters.neighbor_queue_drops += waiting.len() as u64;
-            }
-        }
+        let Some(entry) = self.entries.remove(id) else { return VecDeque::new() };
+        self.by_address.remove(&entry.address);
+        let State::Incomplete { waiting, .. } = entry.state else { return VecDeque::new() };
+        counters.neighbor_queue_drops += waiting.len() as u64;
+        waiting
     }
 }
 
@@ -254,7 +254,7 @@ mod tests {
     }
 
     fn pass(neighbors: &mut Neighbors, now: Instant, counters: &mut Counters) {
-        while neighbors.handle_timeout(now, counters) {}
+        while neighbors.handle_timeout(now, counters).is_some() {}
     }
 
     #[test]

@@ -225,13 +225,16 @@ fn a_neighbour_that_is_not_there_is_given_up() {
     let mut world = world();
     let client = world.hosts[0].bind("0.0.0.0:0".parse().unwrap()).unwrap();
     world.hosts[0].send_to(client, b"x", Some("10.0.0.99:9".parse().unwrap())).unwrap();
+    let now = world.at();
+    let stream = world.hosts[0].connect(now, "10.0.0.98:9".parse().unwrap()).unwrap();
     assert_eq!(
         world.hosts[0].send_to(client, b"x", Some("192.0.2.1:9".parse().unwrap())),
         Err(IoError::NoRoute([192, 0, 2, 1].into()))
     );
     world.run(10 * SECOND);
     let counters = world.hosts[0].counters();
-    assert_eq!((counters.neighbor_solicitations, counters.neighbor_failures, counters.neighbor_queue_drops), (3, 1, 1));
+    assert_eq!((counters.neighbor_solicitations, counters.neighbor_failures), (6, 2));
+    assert_eq!(world.hosts[0].take_error(stream), Ok(Some(SocketError::HostUnreachable)));
     assert_eq!((world.hosts[0].neighbor_count(), world.hosts[0].poll_timeout()), (0, None));
 }
 

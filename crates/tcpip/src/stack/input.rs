@@ -15,7 +15,7 @@ use crate::{
     flow::{Flow, Target},
     gro::{Gro, Payload, Run},
     icmp::{self, Kind, Message, Notice},
-    packet::{Fault, Packet, Station, parse_v4, parse_v6},
+    packet::{ETHERNET_HEADER, Fault, Packet, Station, parse_v4, parse_v6},
     tcp::{connection::State, segment},
     time::Instant,
     udp,
@@ -233,6 +233,18 @@ impl Stack {
         };
         if !known {
             self.counters.icmp_in_strays += 1;
+        }
+    }
+
+    /// A frame of ours whose neighbour did not answer: as if a router had said that the host is unreachable.
+    pub(super) fn notice_undeliverable(&mut self, now: Instant, frame: &[u8]) {
+        let ip = &frame[ETHERNET_HEADER..];
+        let packet = if frame[12..ETHERNET_HEADER] == [8, 0] { parse_v4(ip) } else { parse_v6(ip) };
+        let Ok(packet) = packet else { return };
+        let transport = packet.payload;
+        let notice = icmp::notice(packet.source, packet.destination, packet.protocol, transport, Kind::HostUnreachable);
+        if let Some(Message::Error(notice)) = notice {
+            self.receive_notice(now, &notice);
         }
     }
 

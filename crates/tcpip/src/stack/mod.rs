@@ -222,7 +222,11 @@ impl Stack {
             }
             return true;
         }
-        self.link.neighbors.handle_timeout(now, &mut self.counters)
+        let Some(given_up) = self.link.neighbors.handle_timeout(now, &mut self.counters) else { return false };
+        for frame in given_up {
+            self.notice_undeliverable(now, &frame);
+        }
+        true
     }
 
     fn expire(&mut self, now: Instant, id: SocketId) {
