@@ -30,10 +30,9 @@ impl Stack {
     pub fn handle_frames<'a>(&mut self, now: Instant, frames: impl IntoIterator<Item = &'a [u8]>) {
         let mut gro = Gro::default();
         for frame in frames {
-            if let Some(segment) = self.take_frame(now, frame) {
-                if let Some(run) = gro.push(segment) {
-                    self.receive_run(now, run);
-                }
+            let segment = self.take_frame(now, frame);
+            if let Some(run) = segment.and_then(|segment| gro.push(segment)) {
+                self.receive_run(now, run);
             }
         }
         for run in gro.finish() {
