@@ -29,6 +29,11 @@ use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
 /// The longest a test may take before it is called stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes of a transfer; `ABEY_MEGABYTES` makes it longer.
+fn bytes(megabytes: u64) -> u64 {
+    std::env::var("ABEY_MEGABYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(megabytes) << 20
+}
+
 /// The kernel's side of the link; the stack is host 2.
 const KERNEL: u8 = 1;
 
@@ -325,12 +330,12 @@ fn check_clean(bed: &Bed, impairment: Impairment) {
 
 #[test]
 fn the_kernel_connects() {
-    serve(Impairment::default(), 16 << 20);
+    serve(Impairment::default(), bytes(16));
 }
 
 #[test]
 fn the_kernel_connects_over_a_bad_link() {
-    serve(impaired(), 4 << 20);
+    serve(impaired(), bytes(4));
 }
 
 /// The stack connects, `count` times a version, each time with `bytes` bytes.
@@ -381,12 +386,12 @@ fn is_listening(port: u16) -> bool {
 
 #[test]
 fn the_stack_connects() {
-    connect(Impairment::default(), 16 << 20, 1);
+    connect(Impairment::default(), bytes(16), 1);
 }
 
 #[test]
 fn the_stack_connects_over_a_bad_link() {
-    connect(impaired(), 4 << 20, 1);
+    connect(impaired(), bytes(4), 1);
 }
 
 #[test]
