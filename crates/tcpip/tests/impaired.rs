@@ -97,7 +97,7 @@ impl Run {
         let impairment = Impairment {
             delay: random.random_range(0..20) * MILLISECOND / 2 + 10 * MICROSECOND,
             jitter: if random.random_bool(0.5) { random.random_range(1..5) * MILLISECOND } else { 0 },
-            loss: [0.0, 0.01, 0.05, 0.15][random.random_range(0..4)],
+            loss: [0.0, 0.01, 0.05, 0.15][random.random_range(0..if scale() > 1 { 2 } else { 4 })],
             duplication: [0.0, 0.02][random.random_range(0..2)],
             corruption: [0.0, 0.02][random.random_range(0..2)],
             per_byte: if slow { 800 } else { 0 },
@@ -132,7 +132,8 @@ impl Run {
         let count = random.random_range(1..6);
         let sizes: Vec<(u64, u64)> = (0..count)
             .map(|_| {
-                let mut size = || [0, 1, 5_000, 100_000][random.random_range(0..4)] + random.random_range(0..3000);
+                let mut size =
+                    || scale() * [0, 1, 5_000, 100_000][random.random_range(0..4)] + random.random_range(0..3000);
                 (size(), size())
             })
             .collect();
@@ -228,7 +229,7 @@ fn run(seed: u64) -> Counters {
     let mut random = random_seed(seed ^ 0xabe7);
     run.open(&mut random);
     let mut buffer = vec![0; 1 << 16];
-    let limit = run.world.now + 4 * 3600 * SECOND;
+    let limit = run.world.now + 4 * 3600 * SECOND * scale();
     while !run.is_over() {
         run.react(&mut buffer);
         if run.is_over() {
@@ -278,6 +279,11 @@ fn check_counters(world: &World) {
             assert_eq!(sender.tcp_timeouts, 0, "nothing was lost, but a timer went off: {sender:?} {receiver:?}");
         }
     }
+}
+
+/// `ABEY_SCALE` makes the transfers longer.
+fn scale() -> u64 {
+    std::env::var("ABEY_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
 fn seeds() -> u64 {

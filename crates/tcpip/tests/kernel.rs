@@ -28,7 +28,7 @@ use nix::{
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
 /// The longest a test may take before it is called stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes of a transfer; `ABEY_MEGABYTES` makes it longer.
 fn bytes(megabytes: u64) -> u64 {
     std::env::var("ABEY_MEGABYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(megabytes) << 20
@@ -133,7 +133,11 @@ impl Bed {
                 return;
             }
             self.transmit();
-            assert!(begun.elapsed() < PATIENCE, "stuck: {:#?}", self.stack.counters());
+            if begun.elapsed() > PATIENCE {
+                let kernel =
+                    Command::new("ss").args(["-tani"]).output().map(|output| output.stdout).unwrap_or_default();
+                panic!("stuck: {:#?}\n{:?}\n{}", self.stack.counters(), self.stack, String::from_utf8_lossy(&kernel));
+            }
         }
     }
 

@@ -294,6 +294,18 @@ fn old_timestamps_are_rejected_and_resets_are_not() {
     assert_eq!(script.stack.take_error(id), Ok(Some(SocketError::Reset)));
 }
 
+/// A segment that a retransmission overtook has an older timestamp, by a tick; it is not an old one.
+#[test]
+fn a_tick_of_reordering_is_no_wraparound() {
+    let mut script = script();
+    let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).timestamp(1000, 0));
+    script.inject(&seg("A", 1, 1).data(10).timestamp(1010, 0));
+    script.sent();
+    script.inject(&seg("A", 11, 1).data(10).timestamp(1009, 0));
+    assert_eq!(script.one().timestamp.unwrap().1, 1010, "and the clock does not go back");
+    assert_eq!((script.read(id).len(), script.stack.counters().tcp_paws_rejected), (20, 0));
+}
+
 /// RFC 7323, 4.3: a segment out of order does not move TS.Recent.
 #[test]
 fn the_echoed_timestamp_is_that_of_the_segment_in_order() {

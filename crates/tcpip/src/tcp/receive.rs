@@ -14,6 +14,10 @@ use crate::{error::SocketError, event::Readiness, gro::Payload, time::SECOND};
 /// After this long without a segment the peer's timestamp clock may have wrapped (RFC 7323, 5.5).
 const PAWS_EXPIRY: u64 = 24 * 24 * 3600 * SECOND;
 
+/// Ticks of the peer's clock that a segment may be older than the latest: one that a retransmission overtook is not an old
+/// one, and clocks tick in milliseconds.
+const PAWS_REORDERING: i32 = 1;
+
 /// What the stack must answer beside what `next_segment` sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
@@ -100,8 +104,8 @@ impl Connection {
         }
         // RFC 7323, 3.2: once agreed on, every segment carries one; one without is dropped.
         let Some(timestamp) = header.options.timestamp else { return false };
-        let older = timestamp.value.wrapping_sub(timestamps.recent).cast_signed() < 0;
-        !older || cx.now.nanos_since(timestamps.recent_at) > PAWS_EXPIRY
+        let behind = timestamps.recent.wrapping_sub(timestamp.value).cast_signed();
+        behind <= PAWS_REORDERING || cx.now.nanos_since(timestamps.recent_at) > PAWS_EXPIRY
     }
 
     fn is_acceptable(&self, header: &Header, payload: usize) -> bool {
@@ -166,6 +170,8 @@ impl Connection {
     fn take_timestamp(&mut self, cx: &Context<'_>, header: &Header) {
         if let (Some(timestamps), Some(timestamp)) = (&mut self.timestamps, header.options.timestamp)
             && header.seq.at_or_before(self.last_ack_sent)
+            && (timestamp.value.wrapping_sub(timestamps.recent).cast_signed() >= 0
+                || cx.now.nanos_since(timestamps.recent_at) > PAWS_EXPIRY)
         {
             timestamps.recent = timestamp.value;
             timestamps.recent_at = cx.now;

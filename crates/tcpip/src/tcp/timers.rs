@@ -85,8 +85,8 @@ impl Connection {
                 self.timer = Timer::Retransmit(cx.now.plus(self.rtt.timeout()));
             }
             Timer::Reorder(_) => {
-                self.detect_losses(cx);
                 self.rearm(cx);
+                self.detect_losses(cx);
             }
             Timer::Persist(_) => {
                 let tries = self.rtt.back_off();
