@@ -367,3 +367,20 @@ fn tiny_segments_are_bounded_in_number() {
     let rest = script.sent();
     assert_eq!(ranges(&rest), [(97, 1000), (1097, 904)]);
 }
+
+/// A peer whose data fills our window, with a hole at its beginning: its acknowledgements come from the right edge.
+#[test]
+fn an_acknowledgement_from_the_edge_of_a_full_window_counts() {
+    let mut script = Script::new(|settings| {
+        settings.receive_buffer = 2048;
+        settings.receive_buffer_limit = 2048;
+    });
+    let id = script.accepted_with_sack();
+    script.write(id, 1000);
+    script.sent();
+    script.inject(&seg("A", 1001, 1).data(1000));
+    script.inject(&seg("A", 2001, 1).data(48));
+    script.sent();
+    script.inject(&seg("A", 2049, 1001));
+    assert_eq!(script.stack.unacknowledged_bytes(id), Ok(0));
+}

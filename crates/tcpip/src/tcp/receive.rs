@@ -108,13 +108,12 @@ impl Connection {
         behind <= PAWS_REORDERING || cx.now.nanos_since(timestamps.recent_at) > PAWS_EXPIRY
     }
 
+    /// The segment overlaps the window, or is empty and in it. Its right edge counts: a peer whose data fills the window
+    /// sends its bare acknowledgements from there, and while a hole keeps the window where it is they must be heard.
     fn is_acceptable(&self, header: &Header, payload: usize) -> bool {
-        let (next, window) = (self.inbox.next(), self.inbox.window());
-        let range = header.range(payload);
-        if range.start == range.end {
-            return range.start == next || range.start.at_or_after(next) && range.start.before(next.plus(window));
-        }
-        range.end.after(next) && (range.start.before(next.plus(window)) || range.start == next)
+        let (next, range) = (self.inbox.next(), header.range(payload));
+        let begins_inside = range.start.at_or_before(next.plus(self.inbox.window()));
+        begins_inside && (range.end.after(next) || range.start == next)
     }
 
     fn answer_unacceptable(&mut self, cx: &mut Context<'_>, header: &Header, payload: &Payload<'_>) {
