@@ -1,0 +1,14 @@
+//! Packet queues: a shared-memory NIC, TAP and AF_XDP behind one trait, and decorators that wrap any of them.
+
+pub mod checksum;
+pub mod ring;
+pub mod rss;
+
+mod counters;
+mod frame;
+mod headers;
+mod queue;
+
+pub use counters::{Counters, Drops};
+pub use frame::{Checksum, ETHERNET_HEADER, Frame};
+pub use queue::{Capabilities, LinkState, QueuePair, ReceiveError, TransmitError, Warning};
