@@ -7,8 +7,12 @@ pub mod rss;
 mod counters;
 mod frame;
 mod headers;
+mod memory;
+mod open;
 mod queue;
 
 pub use counters::{Counters, Drops};
 pub use frame::{Checksum, ETHERNET_HEADER, Frame};
+pub use memory::{MAX_QUEUES, MemoryEnd, MemoryQueue, MemoryShape, pair};
+pub use open::{Nic, NicName, OpenError, Options, ParseNicError, open};
 pub use queue::{Capabilities, LinkState, QueuePair, ReceiveError, TransmitError, Warning};

@@ -53,7 +53,8 @@ impl Rss {
             vec![[0; 256]; INPUT_BYTES].into_boxed_slice().try_into().expect("as many as there are bytes of input");
         for (position, row) in parts.iter_mut().enumerate() {
             // The 32-bit window of the key that bit 0 (the highest) of this byte selects, and the bits that follow.
-            let window = u64::from_be_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|at| key.get(position + at).map_or(0, |b| *b)));
+            let window =
+                u64::from_be_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|at| key.get(position + at).map_or(0, |b| *b)));
             for (value, part) in row.iter_mut().enumerate() {
                 for bit in (0..8).filter(|bit| value & (0x80 >> bit) != 0) {
                     *part ^= (window >> (32 - bit)) as u32;

@@ -45,8 +45,7 @@ impl<M: Shared> Consumer<M> {
         let produced = self.memory.load(Word::Produced, Ordering::Acquire);
         let ready = produced.wrapping_sub(self.consumed);
         // It can neither show more than fits nor take back what it has shown.
-        let possible =
-            ready <= self.memory.layout().slots() && ready >= self.produced.wrapping_sub(self.consumed);
+        let possible = ready <= self.memory.layout().slots() && ready >= self.produced.wrapping_sub(self.consumed);
         self.produced = produced;
         if !possible {
             self.consumed = produced;

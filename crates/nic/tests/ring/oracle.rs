@@ -79,7 +79,7 @@ struct World {
 }
 
 /// Runs the operations in `script`. Panics when the ring does what it must not.
-pub fn check(script: &[u8]) {
+pub(crate) fn check(script: &[u8]) {
     let mut script = Script(script);
     let layout = Layout::new(2 << (script.byte() % 4), 14 + usize::from(script.byte() % 120)).expect("a layout");
     let arena = Arena::new(layout);
@@ -223,9 +223,17 @@ impl World {
         let near = |word: u32, by: u8| word.wrapping_add(u32::from(by)).wrapping_sub(128);
         match script.byte() % 6 {
             0 => self.memory.store(Word::Produced, script.word(), Relaxed),
-            1 => self.memory.store(Word::Produced, near(self.memory.load(Word::Produced, Relaxed), script.byte()), Relaxed),
+            1 => self.memory.store(
+                Word::Produced,
+                near(self.memory.load(Word::Produced, Relaxed), script.byte()),
+                Relaxed,
+            ),
             2 => self.memory.store(Word::Consumed, script.word(), Relaxed),
-            3 => self.memory.store(Word::Consumed, near(self.memory.load(Word::Consumed, Relaxed), script.byte()), Relaxed),
+            3 => self.memory.store(
+                Word::Consumed,
+                near(self.memory.load(Word::Consumed, Relaxed), script.byte()),
+                Relaxed,
+            ),
             4 => {
                 let word = if script.byte().is_multiple_of(2) { Word::Armed } else { Word::WantRoom };
                 self.memory.store(word, script.word(), Relaxed);

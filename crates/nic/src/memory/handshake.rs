@@ -1,0 +1,164 @@
+//! What the two ends say to each other before there is a ring: an offer with the memory, and its acceptance.
+//!
+//! Messages are datagrams of a sequenced-packet socket; descriptors travel beside them (SCM_RIGHTS, `unix(7)`). Nothing
+//! the other end says is believed before it was checked.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+
+use super::{MAX_QUEUES, MemoryShape};
+use crate::rss::KEY_BYTES;
+
+/// First bytes of every message; the digit is the version of protocol and ring.
+const MAGIC: &[u8; 8] = b"abeynic1";
+const OFFER_BYTES: usize = MAGIC.len() + 4 * 4 + KEY_BYTES;
+
+/// Why a peer and we did not come together.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HandshakeError {
+    #[error("it already has a peer; stop that one first")]
+    Busy,
+    #[error("it is not a shared-memory NIC of this version of Abey")]
+    Foreign,
+    #[error("it offers {0}")]
+    Shape(String),
+    #[error("it belongs to user {0}, and peers must be of the same user")]
+    User(u32),
+    #[error("it went away during the handshake")]
+    Gone,
+    #[error("the system refused: {0}")]
+    System(#[from] io::Error),
+}
+
+impl From<rustix::io::Errno> for HandshakeError {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self::System(error.into())
+    }
+}
+
+/// Whether the process at the other end of a socket may be our peer: ours, root's, or anybody's if we are root.
+pub(super) fn check_user(socket: &OwnedFd) -> Result<(), HandshakeError> {
+    let peer = rustix::net::sockopt::socket_peercred(socket)?.uid;
+    let me = rustix::process::geteuid();
+    if peer == me || peer.is_root() || me.is_root() { Ok(()) } else { Err(HandshakeError::User(peer.as_raw())) }
+}
+
+/// The creator's first message: the shape, the memory, and what its queues are woken by.
+pub(super) fn offer(
+    socket: &OwnedFd,
+    shape: &MemoryShape,
+    memory: BorrowedFd<'_>,
+    events: &[BorrowedFd<'_>],
+) -> Result<(), HandshakeError> {
+    let mut message = Vec::with_capacity(OFFER_BYTES);
+    message.extend_from_slice(MAGIC);
+    for number in [shape.queues as u32, shape.slots, shape.mtu as u32, u32::from(shape.checksum_offload)] {
+        message.extend_from_slice(&number.to_le_bytes());
+    }
+    message.extend_from_slice(&shape.key);
+    let descriptors: Vec<_> = std::iter::once(memory).chain(events.iter().copied()).collect();
+    send(socket, &message, &descriptors)
+}
+
+/// The creator's other first message: somebody else is attached.
+pub(super) fn refuse(socket: &OwnedFd) -> Result<(), HandshakeError> {
+    send(socket, MAGIC, &[])
+}
+
+/// The attacher's answer: what its queues are woken by.
+pub(super) fn accept(socket: &OwnedFd, events: &[BorrowedFd<'_>]) -> Result<(), HandshakeError> {
+    send(socket, MAGIC, events)
+}
+
+/// Reads an offer: shape, memory and events.
+pub(super) fn read_offer(socket: &OwnedFd) -> Result<(MemoryShape, OwnedFd, Vec<OwnedFd>), HandshakeError> {
+    let (message, descriptors) = receive(socket)?;
+    if message == MAGIC {
+        return Err(HandshakeError::Busy);
+    }
+    if message.len() != OFFER_BYTES {
+        return Err(HandshakeError::Foreign);
+    }
+    let number = |at: usize| {
+        let at = MAGIC.len() + 4 * at;
+        u32::from_le_bytes(message[at..at + 4].try_into().expect("4 bytes"))
+    };
+    let shape = MemoryShape {
+        queues: number(0) as usize,
+        slots: number(1),
+        mtu: number(2) as usize,
+        checksum_offload: number(3) != 0,
+        key: message[OFFER_BYTES - KEY_BYTES..].try_into().expect("the rest is the key"),
+    };
+    if let Some(problem) = shape.problem() {
+        return Err(HandshakeError::Shape(problem));
+    }
+    let mut descriptors = descriptors.into_iter();
+    let memory = descriptors.next().ok_or(HandshakeError::Foreign)?;
+    Ok((shape, memory, checked_events(descriptors.collect(), shape.queues)?))
+}
+
+/// Reads an acceptance: the events.
+pub(super) fn read_acceptance(socket: &OwnedFd, queues: usize) -> Result<Vec<OwnedFd>, HandshakeError> {
+    let (message, descriptors) = receive(socket)?;
+    if message != MAGIC {
+        return Err(HandshakeError::Foreign);
+    }
+    checked_events(descriptors, queues)
+}
+
+/// A write to an eventfd is what we want to make, and to nothing else.
+fn checked_events(events: Vec<OwnedFd>, queues: usize) -> Result<Vec<OwnedFd>, HandshakeError> {
+    let is_event = |event: &OwnedFd| {
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", event.as_raw_fd()));
+        link.is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")
+    };
+    if events.len() != queues || !events.iter().all(is_event) {
+        return Err(HandshakeError::Foreign);
+    }
+    for event in &events {
+        rustix::fs::fcntl_setfl(event, rustix::fs::fcntl_getfl(event)? | rustix::fs::OFlags::NONBLOCK)?;
+    }
+    Ok(events)
+}
+
+fn send(socket: &OwnedFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), HandshakeError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_QUEUES + 1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        let pushed = control.push(SendAncillaryMessage::ScmRights(descriptors));
+        assert!(pushed, "{} descriptors are more than a NIC has", descriptors.len());
+    }
+    match sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL) {
+        Ok(_) => Ok(()),
+        Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Err(HandshakeError::Gone),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A message of this protocol and the descriptors beside it.
+fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), HandshakeError> {
+    let mut message = vec![0; 256];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_QUEUES + 1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let length = match recvmsg(socket, &mut [IoSliceMut::new(&mut message)], &mut control, flags) {
+        Ok(received) if received.bytes > 0 => received.bytes,
+        Ok(_) | Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::AGAIN) => return Err(HandshakeError::Gone),
+        Err(error) => return Err(error.into()),
+    };
+    message.truncate(length);
+    let mut descriptors = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            descriptors.extend(rights);
+        }
+    }
+    if message.starts_with(MAGIC) { Ok((message, descriptors)) } else { Err(HandshakeError::Foreign) }
+}

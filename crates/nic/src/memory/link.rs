@@ -1,0 +1,112 @@
+//! What the queue pairs of one end share, and the thread that keeps a peer at the other end.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use super::session::Session;
+use super::{MemoryShape, event};
+use crate::queue::LinkState;
+use crate::rss::Rss;
+
+/// State of one end.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) shape: MemoryShape,
+    pub(super) rss: Rss,
+    pub(super) device: String,
+    /// What our queues are woken by: they outlive peers, so that they can be waited on for good.
+    events: Vec<OwnedFd>,
+    session: Mutex<Option<Arc<Session>>>,
+    /// Changes with the session and with its state; queue pairs look at it in every call.
+    generation: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(shape: MemoryShape, device: &str) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            shape,
+            rss: Rss::new(shape.key, shape.queues as u32),
+            device: device.to_owned(),
+            events: (0..shape.queues).map(|_| event()).collect::<io::Result<_>>()?,
+            session: Mutex::new(None),
+            generation: AtomicU64::new(0),
+        }))
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub(super) fn session(&self) -> Option<Arc<Session>> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn state(&self) -> LinkState {
+        match self.session() {
+            Some(session) if session.is_up() => LinkState::Up,
+            _ => LinkState::Down,
+        }
+    }
+
+    pub(super) fn event(&self, queue: usize) -> BorrowedFd<'_> {
+        self.events[queue].as_fd()
+    }
+
+    /// The events once more, for the peer.
+    pub(super) fn share_events(&self) -> io::Result<Vec<OwnedFd>> {
+        self.events.iter().map(OwnedFd::try_clone).collect()
+    }
+
+    /// A peer is there.
+    pub(super) fn install(&self, session: Arc<Session>) {
+        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
+        self.changed();
+    }
+
+    /// The peer has gone. What it sent before can still be received.
+    pub(super) fn set_down(&self) {
+        if let Some(session) = self.session() {
+            session.set_down();
+        }
+        self.changed();
+    }
+
+    /// A change of the link interrupts every queue, armed or not: who sleeps must arm the new ring.
+    fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+        for event in &self.events {
+            let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Ends the link's thread when dropped.
+#[derive(Debug)]
+pub(super) struct Guard {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Guard {
+    /// Runs `work` on a thread named after the NIC. It must end soon after its descriptor has become readable.
+    pub(super) fn spawn(name: &str, work: impl FnOnce(&OwnedFd) + Send + 'static) -> io::Result<Arc<Self>> {
+        let stop = Arc::new(event()?);
+        let thread = std::thread::Builder::new().name(format!("link/{name}")).spawn({
+            let stop = stop.clone();
+            move || work(&stop)
+        })?;
+        Ok(Arc::new(Self { stop, thread: Some(thread) }))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

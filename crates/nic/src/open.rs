@@ -1,0 +1,171 @@
+//! Opens a NIC by its name: `memory:NAME`, `tap:DEV` or `af_xdp:DEV`.
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+
+use crate::memory::{self, MemoryEnd, MemoryShape};
+use crate::queue::QueuePair;
+use crate::rss::Rss;
+
+/// The name of a NIC, parsed and validated.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NicName {
+    /// `memory:NAME`: the shared-memory NIC of that name.
+    Memory(String),
+}
+
+/// Longest name of a shared-memory NIC: its socket has room for little more.
+const MEMORY_NAME: usize = 64;
+
+/// Why a text is not the name of a NIC.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is no NIC: {reason}")]
+pub struct ParseNicError {
+    name: String,
+    reason: String,
+}
+
+impl FromStr for NicName {
+    type Err = ParseNicError;
+
+    fn from_str(text: &str) -> Result<Self, ParseNicError> {
+        let wrong = |reason: &str| ParseNicError { name: text.to_owned(), reason: reason.to_owned() };
+        let forms = "write memory:NAME, tap:DEV or af_xdp:DEV";
+        let (kind, rest) = text.split_once(':').ok_or_else(|| wrong(forms))?;
+        match kind {
+            "memory" => {
+                let valid = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+                if rest.is_empty() || rest.len() > MEMORY_NAME || !rest.chars().all(valid) {
+                    return Err(wrong("NAME is 1 to 64 letters, digits, `-`, `_` and `.`"));
+                }
+                Ok(Self::Memory(rest.to_owned()))
+            }
+            _ => Err(wrong(forms)),
+        }
+    }
+}
+
+impl fmt::Display for NicName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(name) => write!(formatter, "memory:{name}"),
+        }
+    }
+}
+
+/// How to open a NIC. Parts that are about another kind of NIC have no effect.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Options {
+    /// Which end of a shared-memory NIC to be.
+    pub end: MemoryEnd,
+    /// The shape of a shared-memory NIC that is created.
+    pub memory: MemoryShape,
+}
+
+/// Why a NIC could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The text names no NIC.
+    #[error(transparent)]
+    Name(#[from] ParseNicError),
+    /// The options are not possible.
+    #[error("the options ask for {reason}")]
+    Options {
+        /// What is wrong.
+        reason: String,
+    },
+    /// Another process created the NIC.
+    #[error("{device} exists already: attach to it, or stop the process that created it")]
+    InUse {
+        /// The NIC.
+        device: String,
+    },
+    /// Nobody created the NIC.
+    #[error("there is no {device}: start the process that creates it first, as the same user on the same machine")]
+    Nobody {
+        /// The NIC.
+        device: String,
+    },
+    /// The other end does not want us, or we do not want it.
+    #[error("cannot attach to {device}: {reason}")]
+    Refused {
+        /// The NIC.
+        device: String,
+        /// Why.
+        reason: String,
+    },
+    /// The system refused something.
+    #[error("cannot {action} {device}: {source}")]
+    System {
+        /// What was attempted.
+        action: &'static str,
+        /// The NIC.
+        device: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// An open NIC.
+#[derive(Debug)]
+pub struct Nic {
+    name: NicName,
+    address: [u8; 6],
+    rss: Option<Rss>,
+    queues: Vec<Box<dyn QueuePair>>,
+}
+
+impl Nic {
+    /// Its name.
+    pub fn name(&self) -> &NicName {
+        &self.name
+    }
+
+    /// The Ethernet address that frames from this end should have.
+    pub fn hardware_address(&self) -> [u8; 6] {
+        self.address
+    }
+
+    /// How frames to this end are steered to its queues, where that is known: whoever opens a connection can then tell
+    /// on which queue its packets will arrive.
+    pub fn rss(&self) -> Option<&Rss> {
+        self.rss.as_ref()
+    }
+
+    /// The queue pairs, to be used or wrapped; may move to threads of their own. The second call gives none.
+    pub fn take_queues(&mut self) -> Vec<Box<dyn QueuePair>> {
+        std::mem::take(&mut self.queues)
+    }
+}
+
+/// Opens the NIC called `name`.
+///
+/// # Errors
+/// When the name is none, the device is not there, or the system refuses; each says what to do.
+pub fn open(name: &str, options: &Options) -> Result<Nic, OpenError> {
+    let name: NicName = name.parse()?;
+    match &name {
+        NicName::Memory(memory) => {
+            let nic = memory::open(memory, options.end, options.memory)?;
+            let end = match options.end {
+                MemoryEnd::Create => 1,
+                MemoryEnd::Attach => 2,
+            };
+            Ok(Nic {
+                // Locally administered; the two ends of one wire must differ, and do.
+                address: [0x02, 0xab, 0xe7, 0, 0, end],
+                rss: Some(Rss::new(nic.shape.key, nic.shape.queues as u32)),
+                queues: boxed(nic.queues),
+                name,
+            })
+        }
+    }
+}
+
+fn boxed<Q: QueuePair + 'static>(queues: Vec<Q>) -> Vec<Box<dyn QueuePair>> {
+    queues.into_iter().map(|queue| Box::new(queue) as Box<dyn QueuePair>).collect()
+}
