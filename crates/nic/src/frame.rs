@@ -59,6 +59,12 @@ impl Frame {
         self.length = length;
     }
 
+    /// The same frame with something else known about its checksum.
+    #[must_use]
+    pub fn with_checksum(self, checksum: Checksum) -> Self {
+        Self { checksum, ..self }
+    }
+
     /// Makes the frame a copy of `bytes` with a complete checksum.
     ///
     /// # Panics

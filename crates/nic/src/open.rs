@@ -4,9 +4,11 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
+use crate::interface::problem_with_name;
 use crate::memory::{self, MemoryEnd, MemoryShape};
 use crate::queue::QueuePair;
 use crate::rss::Rss;
+use crate::tap;
 
 /// The name of a NIC, parsed and validated.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +16,8 @@ use crate::rss::Rss;
 pub enum NicName {
     /// `memory:NAME`: the shared-memory NIC of that name.
     Memory(String),
+    /// `tap:DEV`: the TAP device of that name.
+    Tap(String),
 }
 
 /// Longest name of a shared-memory NIC: its socket has room for little more.
@@ -42,6 +46,10 @@ impl FromStr for NicName {
                 }
                 Ok(Self::Memory(rest.to_owned()))
             }
+            "tap" => match problem_with_name(rest) {
+                Some(problem) => Err(wrong(problem)),
+                None => Ok(Self::Tap(rest.to_owned())),
+            },
             _ => Err(wrong(forms)),
         }
     }
@@ -51,18 +59,27 @@ impl fmt::Display for NicName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory(name) => write!(formatter, "memory:{name}"),
+            Self::Tap(device) => write!(formatter, "tap:{device}"),
         }
     }
 }
 
 /// How to open a NIC. Parts that are about another kind of NIC have no effect.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options {
+    /// Queue pairs of a TAP device. A shared-memory NIC has its number in its shape.
+    pub queues: usize,
     /// Which end of a shared-memory NIC to be.
     pub end: MemoryEnd,
     /// The shape of a shared-memory NIC that is created.
     pub memory: MemoryShape,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { queues: 1, end: MemoryEnd::default(), memory: MemoryShape::default() }
+    }
 }
 
 /// Why a NIC could not be opened.
@@ -78,8 +95,16 @@ pub enum OpenError {
         /// What is wrong.
         reason: String,
     },
+    /// The device is there but not for us.
+    #[error("opening {device} is not allowed: run as root, or with {needs}")]
+    Permission {
+        /// The NIC.
+        device: String,
+        /// The capability that is lacking.
+        needs: &'static str,
+    },
     /// Another process created the NIC.
-    #[error("{device} exists already: attach to it, or stop the process that created it")]
+    #[error("{device} is in use already: stop the process that has it, or attach to it if it is a shared-memory NIC")]
     InUse {
         /// The NIC.
         device: String,
@@ -162,6 +187,10 @@ pub fn open(name: &str, options: &Options) -> Result<Nic, OpenError> {
                 queues: boxed(nic.queues),
                 name,
             })
+        }
+        NicName::Tap(device) => {
+            let (queues, address) = tap::open(device, options.queues)?;
+            Ok(Nic { address, rss: None, queues: boxed(queues), name })
         }
     }
 }

@@ -140,7 +140,7 @@ fn a_name_that_is_taken_or_that_nobody_created_is_one_sentence() {
     let mut options = Options::default();
     options.end = MemoryEnd::Create;
     let taken = open(&format!("memory:{name}"), &options).expect_err("the name is taken").to_string();
-    assert!(taken.contains("exists already"), "{taken}");
+    assert!(taken.contains("in use already"), "{taken}");
     drop(nic);
     create(&name);
     for (wrong, why) in [("eth0", "write memory:NAME"), ("memory:", "1 to 64"), ("memory:a/b", "1 to 64")] {
