@@ -4,6 +4,7 @@ pub mod checksum;
 pub mod ring;
 pub mod rss;
 
+mod af_xdp;
 mod counters;
 mod frame;
 mod headers;
@@ -15,6 +16,7 @@ mod pcap;
 mod queue;
 mod tap;
 
+pub use af_xdp::{Ports, PortsError, Protocol, XdpCopy, XdpQueue, XdpShape};
 pub use counters::{Counters, Drops};
 pub use frame::{Checksum, ETHERNET_HEADER, Frame};
 pub use impaired::{Impaired, Impairment};

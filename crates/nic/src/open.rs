@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
+use crate::af_xdp::{self, Ports, XdpShape};
 use crate::interface::problem_with_name;
 use crate::memory::{self, MemoryEnd, MemoryShape};
 use crate::queue::QueuePair;
@@ -18,6 +19,8 @@ pub enum NicName {
     Memory(String),
     /// `tap:DEV`: the TAP device of that name.
     Tap(String),
+    /// `af_xdp:DEV`: the queues of that network device through AF_XDP.
+    AfXdp(String),
 }
 
 /// Longest name of a shared-memory NIC: its socket has room for little more.
@@ -46,9 +49,10 @@ impl FromStr for NicName {
                 }
                 Ok(Self::Memory(rest.to_owned()))
             }
-            "tap" => match problem_with_name(rest) {
+            "tap" | "af_xdp" => match problem_with_name(rest) {
                 Some(problem) => Err(wrong(problem)),
-                None => Ok(Self::Tap(rest.to_owned())),
+                None if kind == "tap" => Ok(Self::Tap(rest.to_owned())),
+                None => Ok(Self::AfXdp(rest.to_owned())),
             },
             _ => Err(wrong(forms)),
         }
@@ -60,6 +64,7 @@ impl fmt::Display for NicName {
         match self {
             Self::Memory(name) => write!(formatter, "memory:{name}"),
             Self::Tap(device) => write!(formatter, "tap:{device}"),
+            Self::AfXdp(device) => write!(formatter, "af_xdp:{device}"),
         }
     }
 }
@@ -68,8 +73,10 @@ impl fmt::Display for NicName {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Queue pairs of a TAP device. A shared-memory NIC has its number in its shape.
-    pub queues: usize,
+    /// Queue pairs of a TAP device.
+    pub tap_queues: usize,
+    /// How to open a device with AF_XDP.
+    pub xdp: XdpShape,
     /// Which end of a shared-memory NIC to be.
     pub end: MemoryEnd,
     /// The shape of a shared-memory NIC that is created.
@@ -78,7 +85,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { queues: 1, end: MemoryEnd::default(), memory: MemoryShape::default() }
+        Self { tap_queues: 1, xdp: XdpShape::default(), end: MemoryEnd::default(), memory: MemoryShape::default() }
     }
 }
 
@@ -94,6 +101,12 @@ pub enum OpenError {
     Options {
         /// What is wrong.
         reason: String,
+    },
+    /// The device is not there.
+    #[error("there is no device for {device}: `ip link` lists the ones of this network namespace")]
+    NoDevice {
+        /// The NIC.
+        device: String,
     },
     /// The device is there but not for us.
     #[error("opening {device} is not allowed: run as root, or with {needs}")]
@@ -115,8 +128,8 @@ pub enum OpenError {
         /// The NIC.
         device: String,
     },
-    /// The other end does not want us, or we do not want it.
-    #[error("cannot attach to {device}: {reason}")]
+    /// The device, or the process at the other end, does not want us or cannot do what was asked for.
+    #[error("cannot open {device}: {reason}")]
     Refused {
         /// The NIC.
         device: String,
@@ -141,6 +154,7 @@ pub struct Nic {
     name: NicName,
     address: [u8; 6],
     rss: Option<Rss>,
+    ports: Option<Ports>,
     queues: Vec<Box<dyn QueuePair>>,
 }
 
@@ -159,6 +173,12 @@ impl Nic {
     /// on which queue its packets will arrive.
     pub fn rss(&self) -> Option<&Rss> {
         self.rss.as_ref()
+    }
+
+    /// The ports the NIC takes from the kernel, where it shares the device with it (AF_XDP): at first none. `None` where
+    /// every frame is ours.
+    pub fn ports(&self) -> Option<&Ports> {
+        self.ports.as_ref()
     }
 
     /// The queue pairs, to be used or wrapped; may move to threads of their own. The second call gives none.
@@ -184,13 +204,18 @@ pub fn open(name: &str, options: &Options) -> Result<Nic, OpenError> {
                 // Locally administered; the two ends of one wire must differ, and do.
                 address: [0x02, 0xab, 0xe7, 0, 0, end],
                 rss: Some(Rss::new(nic.shape.key, nic.shape.queues as u32)),
+                ports: None,
                 queues: boxed(nic.queues),
                 name,
             })
         }
         NicName::Tap(device) => {
-            let (queues, address) = tap::open(device, options.queues)?;
-            Ok(Nic { address, rss: None, queues: boxed(queues), name })
+            let (queues, address) = tap::open(device, options.tap_queues)?;
+            Ok(Nic { address, rss: None, ports: None, queues: boxed(queues), name })
+        }
+        NicName::AfXdp(device) => {
+            let (queues, ports, address) = af_xdp::open(device, options.xdp)?;
+            Ok(Nic { address, rss: None, ports: Some(ports), queues: boxed(queues), name })
         }
     }
 }

@@ -14,7 +14,7 @@ fn exists(name: &str) -> bool {
 
 fn exchange(queues: usize) {
     let mut options = Options::default();
-    options.queues = queues;
+    options.tap_queues = queues;
     let mut nic = open("tap:abt0", &options).expect("open");
     let our_mac = nic.hardware_address();
     let mut pairs = nic.take_queues();

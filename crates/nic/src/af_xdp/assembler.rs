@@ -1,0 +1,213 @@
+//! A small assembler for BPF: enough instructions for a packet filter, labels, and references to maps.
+//!
+//! Encoding as in RFC 9669, "BPF Instruction Set Architecture". It exists so that building Abey needs no clang.
+
+use std::collections::HashMap;
+
+/// A register. `R0` takes results, `R1` to `R5` arguments, `R6` to `R9` survive calls, `R10` is the end of the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Register {
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    R6,
+    R7,
+    R8,
+    R10 = 10,
+}
+
+/// How many bytes are loaded or stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Size {
+    Byte = 0x10,
+    Half = 0x08,
+    Word = 0x00,
+}
+
+/// When to jump; comparisons are unsigned.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum When {
+    Equal = 0x10,
+    Greater = 0x20,
+    NotEqual = 0x50,
+    Less = 0xa0,
+}
+
+/// An arithmetic operation on 64 bits.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operation {
+    Add = 0x00,
+    Or = 0x40,
+    And = 0x50,
+    ShiftLeft = 0x60,
+    Move = 0xb0,
+}
+
+/// The right-hand side of an instruction.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operand {
+    Register(Register),
+    Value(i32),
+}
+
+impl From<Register> for Operand {
+    fn from(register: Register) -> Self {
+        Self::Register(register)
+    }
+}
+
+impl From<i32> for Operand {
+    fn from(value: i32) -> Self {
+        Self::Value(value)
+    }
+}
+
+const LOAD_MEMORY: u8 = 0x61;
+const STORE_MEMORY: u8 = 0x63;
+const ARITHMETIC: u8 = 0x07;
+const JUMP: u8 = 0x05;
+/// Flag of an operation whose right-hand side is a register.
+const BY_REGISTER: u8 = 0x08;
+const CALL: u8 = 0x85;
+const EXIT: u8 = 0x95;
+const LOAD_WIDE: u8 = 0x18;
+
+/// A program in the making.
+#[derive(Default)]
+pub(super) struct Assembler {
+    code: Vec<[u8; 8]>,
+    labels: HashMap<&'static str, usize>,
+    /// Jumps and where they go.
+    jumps: Vec<(usize, &'static str)>,
+    /// Instructions that load the address of a map.
+    maps: Vec<(usize, &'static str)>,
+}
+
+/// A program ready to be put in an object file.
+pub(super) struct Assembled {
+    pub(super) code: Vec<u8>,
+    /// Offset in bytes of each instruction that loads the address of a map, and the map's name.
+    pub(super) maps: Vec<(u64, &'static str)>,
+}
+
+impl Assembler {
+    fn emit(&mut self, opcode: u8, to: Register, from: Register, offset: i16, value: i32) {
+        let [low, high] = offset.to_ne_bytes();
+        let [a, b, c, d] = value.to_ne_bytes();
+        let registers =
+            if cfg!(target_endian = "little") { (from as u8) << 4 | to as u8 } else { (to as u8) << 4 | from as u8 };
+        self.code.push([opcode, registers, low, high, a, b, c, d]);
+    }
+
+    /// `to = *(size *)(from + offset)`
+    pub(super) fn load(&mut self, size: Size, to: Register, from: Register, offset: i16) {
+        self.emit(LOAD_MEMORY | size as u8, to, from, offset, 0);
+    }
+
+    /// `*(size *)(to + offset) = from`
+    pub(super) fn store(&mut self, size: Size, to: Register, offset: i16, from: Register) {
+        self.emit(STORE_MEMORY | size as u8, to, from, offset, 0);
+    }
+
+    /// `to = to OPERATION operand`
+    pub(super) fn compute(&mut self, operation: Operation, to: Register, operand: impl Into<Operand>) {
+        match operand.into() {
+            Operand::Register(from) => self.emit(ARITHMETIC | BY_REGISTER | operation as u8, to, from, 0, 0),
+            Operand::Value(value) => self.emit(ARITHMETIC | operation as u8, to, Register::R0, 0, value),
+        }
+    }
+
+    /// `if left WHEN right goto label`
+    pub(super) fn jump_if(&mut self, left: Register, when: When, right: impl Into<Operand>, label: &'static str) {
+        self.jumps.push((self.code.len(), label));
+        match right.into() {
+            Operand::Register(right) => self.emit(JUMP | BY_REGISTER | when as u8, left, right, 0, 0),
+            Operand::Value(value) => self.emit(JUMP | when as u8, left, Register::R0, 0, value),
+        }
+    }
+
+    /// `goto label`
+    pub(super) fn jump(&mut self, label: &'static str) {
+        self.jumps.push((self.code.len(), label));
+        self.emit(JUMP, Register::R0, Register::R0, 0, 0);
+    }
+
+    /// Names the next instruction.
+    pub(super) fn label(&mut self, label: &'static str) {
+        let before = self.labels.insert(label, self.code.len());
+        assert!(before.is_none(), "label {label} twice");
+    }
+
+    /// `to = address of the map`
+    pub(super) fn load_map(&mut self, to: Register, map: &'static str) {
+        self.maps.push((self.code.len(), map));
+        self.emit(LOAD_WIDE, to, Register::R0, 0, 0);
+        self.code.push([0; 8]);
+    }
+
+    /// Calls the kernel's helper of that number.
+    pub(super) fn call(&mut self, helper: i32) {
+        self.emit(CALL, Register::R0, Register::R0, 0, helper);
+    }
+
+    /// Ends the program.
+    pub(super) fn exit(&mut self) {
+        self.emit(EXIT, Register::R0, Register::R0, 0, 0);
+    }
+
+    /// Resolves the labels.
+    ///
+    /// # Panics
+    /// When a label is missing.
+    pub(super) fn assemble(mut self) -> Assembled {
+        for (at, label) in &self.jumps {
+            let target = *self.labels.get(label).unwrap_or_else(|| panic!("no label {label}"));
+            // Jumps count from the instruction behind them.
+            let distance = i16::try_from(target as i64 - *at as i64 - 1).expect("a short program");
+            self.code[*at][2..4].copy_from_slice(&distance.to_ne_bytes());
+        }
+        let maps = self.maps.iter().map(|(at, map)| (*at as u64 * 8, *map)).collect();
+        Assembled { code: self.code.concat(), maps }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn instructions_are_encoded_as_the_standard_says() {
+        let mut assembler = Assembler::default();
+        assembler.load(Size::Word, Register::R2, Register::R1, 4);
+        assembler.compute(Operation::Move, Register::R6, Register::R1);
+        assembler.compute(Operation::Add, Register::R2, -4);
+        assembler.label("back");
+        assembler.jump_if(Register::R4, When::Greater, Register::R3, "end");
+        assembler.store(Size::Word, Register::R10, -4, Register::R7);
+        assembler.load_map(Register::R1, "map");
+        assembler.call(1);
+        assembler.jump_if(Register::R0, When::Equal, 0, "back");
+        assembler.label("end");
+        assembler.exit();
+        let assembled = assembler.assemble();
+        // As `llvm-objdump` shows the same lines.
+        let expected: [[u8; 8]; 10] = [
+            [0x61, 0x12, 4, 0, 0, 0, 0, 0],
+            [0xbf, 0x16, 0, 0, 0, 0, 0, 0],
+            [0x07, 0x02, 0, 0, 0xfc, 0xff, 0xff, 0xff],
+            [0x2d, 0x34, 5, 0, 0, 0, 0, 0],
+            [0x63, 0x7a, 0xfc, 0xff, 0, 0, 0, 0],
+            [0x18, 0x01, 0, 0, 0, 0, 0, 0],
+            [0; 8],
+            [0x85, 0, 0, 0, 1, 0, 0, 0],
+            [0x15, 0x00, 0xfa, 0xff, 0, 0, 0, 0],
+            [0x95, 0, 0, 0, 0, 0, 0, 0],
+        ];
+        assert_eq!(assembled.code, expected.concat());
+        assert_eq!(assembled.maps, [(40, "map")]);
+    }
+}
