@@ -56,6 +56,32 @@ impl Interface {
         Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
     }
 
+    /// How many receive queues the device has now (`ETHTOOL_GCHANNELS`); 1 where the driver does not say.
+    pub(crate) fn receive_queues(&self) -> io::Result<usize> {
+        /// `struct ethtool_channels` of `linux/ethtool.h`.
+        #[repr(C)]
+        #[derive(Default)]
+        struct Channels {
+            command: u32,
+            maxima: [u32; 4],
+            receive: u32,
+            transmit: u32,
+            other: u32,
+            combined: u32,
+        }
+        const ETHTOOL_GCHANNELS: u32 = 0x3c;
+        const SIOCETHTOOL: libc::Ioctl = 0x8946;
+        let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+        let mut request = request_for(&self.name);
+        // The kernel fills the structure, which outlives the call and has the size the command says.
+        request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+        match self.request(SIOCETHTOOL, request) {
+            Ok(_) => Ok(((channels.receive + channels.combined) as usize).max(1)),
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The Ethernet address.
     pub(crate) fn hardware_address(&self) -> io::Result<[u8; 6]> {
         let request = self.request(libc::SIOCGIFHWADDR, request_for(&self.name))?;
@@ -104,7 +130,8 @@ pub(crate) fn request_for(name: &str) -> libc::ifreq {
 
 /// Makes a request whose argument is an `ifreq`.
 pub(crate) fn ioctl(on: &OwnedFd, number: libc::Ioctl, mut request: libc::ifreq) -> io::Result<libc::ifreq> {
-    // SAFETY: the kernel reads and writes at most the size of an `ifreq` for the requests of this crate.
+    // SAFETY: the kernel reads and writes at most the size of an `ifreq` for the requests of this crate, and
+    // what `receive_queues` points it at.
     match unsafe { libc::ioctl(on.as_raw_fd(), number, &raw mut request) } {
         0.. => Ok(request),
         _ => Err(io::Error::last_os_error()),

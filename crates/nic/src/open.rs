@@ -181,6 +181,11 @@ impl Nic {
         self.ports.as_ref()
     }
 
+    /// How many queue pairs there are to take.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
     /// The queue pairs, to be used or wrapped; may move to threads of their own. The second call gives none.
     pub fn take_queues(&mut self) -> Vec<Box<dyn QueuePair>> {
         std::mem::take(&mut self.queues)

@@ -24,7 +24,22 @@ const SNAP_LENGTH: u32 = 262_144;
 #[derive(Clone)]
 pub struct Recording {
     name: String,
-    writer: Arc<Mutex<PcapWriter<Box<dyn Write + Send>>>>,
+    writer: Arc<Mutex<PcapWriter<Sink>>>,
+    sink: Sink,
+}
+
+/// The buffered file, reachable beside the writer that owns it.
+#[derive(Clone)]
+struct Sink(Arc<Mutex<BufWriter<Box<dyn Write + Send>>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).flush()
+    }
 }
 
 impl Recording {
@@ -33,7 +48,7 @@ impl Recording {
     /// # Errors
     /// When it cannot be written.
     pub fn create(path: &Path) -> io::Result<Self> {
-        Self::new(&path.display().to_string(), Box::new(BufWriter::new(File::create(path)?)))
+        Self::new(&path.display().to_string(), Box::new(File::create(path)?))
     }
 
     /// Records in `writer`, called `name` in errors.
@@ -47,8 +62,18 @@ impl Recording {
             ts_resolution: TsResolution::NanoSecond,
             ..PcapHeader::default()
         };
-        let writer = PcapWriter::with_header(writer, header).map_err(io_error)?;
-        Ok(Self { name: name.to_owned(), writer: Arc::new(Mutex::new(writer)) })
+        let sink = Sink(Arc::new(Mutex::new(BufWriter::new(writer))));
+        let writer = PcapWriter::with_header(sink.clone(), header).map_err(io_error)?;
+        Ok(Self { name: name.to_owned(), writer: Arc::new(Mutex::new(writer)), sink })
+    }
+
+    /// Writes out what was recorded so far. Happens by itself when the last handle goes, but then nobody hears of
+    /// errors.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn flush(&self) -> io::Result<()> {
+        self.sink.clone().flush()
     }
 
     fn record(&self, at: Duration, frames: &[Frame]) -> io::Result<()> {

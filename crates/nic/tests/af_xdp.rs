@@ -36,10 +36,8 @@ fn veth(queues: u32) -> File {
     far
 }
 
-fn open_near(queues: usize) -> Nic {
-    let mut options = Options::default();
-    options.xdp.queues = queues;
-    open("af_xdp:near0", &options).expect("open")
+fn open_near() -> Nic {
+    open("af_xdp:near0", &Options::default()).expect("open")
 }
 
 /// A UDP socket in the far namespace.
@@ -66,7 +64,7 @@ fn receive_text(socket: &UdpSocket) -> String {
 fn registered_ports_come_to_us_and_others_reach_the_kernel() {
     in_namespace(|| {
         let far = veth(1);
-        let mut nic = open_near(1);
+        let mut nic = open_near();
         assert_eq!(nic.hardware_address(), NEAR);
         let ports = nic.ports().expect("AF_XDP has ports").clone();
         let mut queues = nic.take_queues();
@@ -98,7 +96,7 @@ fn registered_ports_come_to_us_and_others_reach_the_kernel() {
 fn fragments_and_neighbour_discovery_pass_to_the_kernel() {
     in_namespace(|| {
         let far = veth(1);
-        let mut nic = open_near(1);
+        let mut nic = open_near();
         nic.ports().expect("ports").register(Protocol::Udp, 700).expect("register");
         let mut queues = nic.take_queues();
         let kernel = near_socket("10.8.0.1:700");
@@ -125,7 +123,7 @@ fn fragments_and_neighbour_discovery_pass_to_the_kernel() {
 fn ipv6_ports_come_to_us_too() {
     in_namespace(|| {
         let far = veth(1);
-        let mut nic = open_near(1);
+        let mut nic = open_near();
         nic.ports().expect("ports").register(Protocol::Udp, 700).expect("register");
         let mut queues = nic.take_queues();
         let sender = far_socket(&far, "[fd08::2]:900");
@@ -143,7 +141,7 @@ fn ipv6_ports_come_to_us_too() {
 fn frames_are_sent_to_the_peer_and_bursts_survive_a_full_ring() {
     in_namespace(|| {
         let far = veth(1);
-        let mut nic = open_near(1);
+        let mut nic = open_near();
         let mut queues = nic.take_queues();
         let queue = &mut queues[0];
         let receiver = far_socket(&far, "10.8.0.2:900");
@@ -178,7 +176,7 @@ fn frames_are_sent_to_the_peer_and_bursts_survive_a_full_ring() {
 fn many_times_more_frames_arrive_than_there_are_buffers() {
     in_namespace(|| {
         let far = veth(1);
-        let mut nic = open_near(1);
+        let mut nic = open_near();
         nic.ports().expect("ports").register(Protocol::Udp, 700).expect("register");
         let mut queues = nic.take_queues();
         let sender = far_socket(&far, "10.8.0.2:900");
@@ -198,7 +196,8 @@ fn many_times_more_frames_arrive_than_there_are_buffers() {
 fn every_queue_has_its_socket() {
     in_namespace(|| {
         let far = veth(2);
-        let mut nic = open_near(2);
+        let mut nic = open_near();
+        assert_eq!(nic.queues(), 2, "as many as the device has");
         for port in 1..=64 {
             nic.ports().expect("ports").register(Protocol::Udp, 1_000 + port).expect("register");
         }
@@ -224,7 +223,7 @@ fn every_queue_has_its_socket() {
 fn checksums_left_partial_by_a_veth_peer_are_told() {
     in_namespace(|| {
         let far = veth(1);
-        let mut nic = open_near(1);
+        let mut nic = open_near();
         nic.ports().expect("ports").register(Protocol::Udp, 700).expect("register");
         let mut queues = nic.take_queues();
         assert_eq!(queues[0].warning(), None);
@@ -249,21 +248,39 @@ fn what_a_device_cannot_do_is_one_sentence() {
         };
         let message = refused("af_xdp:near0", &|options| options.xdp.copy = XdpCopy::ZeroCopy);
         assert!(message.contains("zero copy was asked for"), "{message}");
-        let message = refused("af_xdp:near0", &|options| options.xdp.queues = 3);
+        let message = refused("af_xdp:near0", &|options| options.xdp.queues = Some(3));
         assert!(message.contains("has no queue 1"), "{message}");
         let message = refused("af_xdp:nothing0", &|_| ());
         assert!(message.contains("there is no device for af_xdp:nothing0"), "{message}");
         let message = refused("af_xdp:near0", &|options| options.xdp.slots = 100);
         assert!(message.contains("100 slots"), "{message}");
         // A second one on the same queue; and after all of these the device is free again.
-        let nic = open_near(1);
+        let nic = open_near();
         let message = refused("af_xdp:near0", &|_| ());
         assert!(message.contains("queue 0 of af_xdp:near0 is in use already"), "{message}");
         drop(nic);
-        drop(open_near(1));
+        drop(open_near());
         ip("link set near0 mtu 9000");
         let message = refused("af_xdp:near0", &|_| ());
         assert!(message.contains("MTU is 9000"), "{message}");
+    });
+}
+
+#[test]
+fn a_generic_program_does_the_same() {
+    in_namespace(|| {
+        let far = veth(1);
+        let mut options = Options::default();
+        options.xdp.generic = true;
+        options.xdp.copy = XdpCopy::Copy;
+        let mut nic = open("af_xdp:near0", &options).expect("open");
+        nic.ports().expect("ports").register(Protocol::Udp, 700).expect("register");
+        let mut queues = nic.take_queues();
+        far_socket(&far, "10.8.0.2:900").send_to(b"generic", "10.8.0.1:700").expect("send");
+        assert_eq!(parse_udp(&receive_udp(&mut queues, 1)[0].1), Some((700, b"generic".to_vec())));
+        options.xdp.copy = XdpCopy::ZeroCopy;
+        let message = open("af_xdp:near0", &options).expect_err("both").to_string();
+        assert!(message.contains("zero copy from a generic XDP program"), "{message}");
     });
 }
 
@@ -278,7 +295,7 @@ const CHILD: &str = "ABEY_NIC_XDP_CHILD";
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_some() {
-        let nic = open_near(1);
+        let nic = open_near();
         nic.ports().expect("ports").register(Protocol::Udp, 700).expect("register");
         std::thread::sleep(Duration::from_secs(60));
     }
@@ -303,7 +320,7 @@ fn nothing_is_left_of_a_process_that_was_killed() {
         let kernel = near_socket("10.8.0.1:700");
         far_socket(&far, "10.8.0.2:900").send_to(b"back", "10.8.0.1:700").expect("send");
         assert_eq!(receive_text(&kernel), "back");
-        drop(open_near(1));
+        drop(open_near());
         until("the program goes with the NIC", || !has_program());
     });
 }

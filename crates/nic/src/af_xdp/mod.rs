@@ -36,9 +36,9 @@ pub enum XdpCopy {
 /// How to open a device with AF_XDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpShape {
-    /// Sockets to open, for queues 0 and up. A device with more receive queues than that leaves the rest to the kernel,
-    /// which answers connections to registered ports with resets.
-    pub queues: usize,
+    /// Sockets to open, for queues 0 and up; `None` for every receive queue of the device. What arrives on the other
+    /// queues goes to the kernel, also for registered ports: whoever asks for fewer steers flows away from those.
+    pub queues: Option<usize>,
     /// Frames in each ring: a power of two from 64 to 16,384.
     pub slots: u32,
     /// Whether frames are copied by the kernel.
@@ -49,16 +49,12 @@ pub struct XdpShape {
 
 impl Default for XdpShape {
     fn default() -> Self {
-        Self { queues: 1, slots: 1024, copy: XdpCopy::Any, generic: false }
+        Self { queues: None, slots: 1024, copy: XdpCopy::Any, generic: false }
     }
 }
 
 /// Opens the device.
 pub(crate) fn open(name: &str, shape: XdpShape) -> Result<(Vec<XdpQueue>, Ports, [u8; 6]), OpenError> {
-    if !(1..=filter::MAX_QUEUES as usize).contains(&shape.queues) {
-        let reason = format!("{} queues, but AF_XDP has 1 to {}", shape.queues, filter::MAX_QUEUES);
-        return Err(OpenError::Options { reason });
-    }
     if !(64..=16_384).contains(&shape.slots) || !shape.slots.is_power_of_two() {
         let reason = format!("{} slots, but an AF_XDP ring has a power of two from 64 to 16384", shape.slots);
         return Err(OpenError::Options { reason });
@@ -77,10 +73,18 @@ pub(crate) fn open(name: &str, shape: XdpShape) -> Result<(Vec<XdpQueue>, Ports,
     let index = interface.index().ok_or_else(|| OpenError::NoDevice { device: device.clone() })?;
     let mtu = interface.mtu().map_err(failed("ask about"))?;
     let address = interface.hardware_address().map_err(failed("ask about"))?;
+    let queues = match shape.queues {
+        Some(queues) => queues,
+        None => interface.receive_queues().map_err(failed("ask about"))?,
+    };
+    if !(1..=filter::MAX_QUEUES as usize).contains(&queues) {
+        let reason = format!("{queues} queues of {name}, but AF_XDP has 1 to {}", filter::MAX_QUEUES);
+        return Err(OpenError::Options { reason });
+    }
     let open = |queue| socket::Socket::open(&device, name, queue, mtu, &shape);
-    let sockets = (0..shape.queues as u32).map(open).collect::<Result<Vec<_>, _>>()?;
+    let sockets = (0..queues as u32).map(open).collect::<Result<Vec<_>, _>>()?;
     // Only then does the device change.
     let ports = Ports::attach(&device, index, shape.generic, &sockets)?;
-    let queue = |socket| XdpQueue::new(socket, interface.clone(), &ports, mtu, shape.queues);
+    let queue = |socket| XdpQueue::new(socket, interface.clone(), &ports, mtu, queues);
     Ok((sockets.into_iter().map(queue).collect(), ports, address))
 }

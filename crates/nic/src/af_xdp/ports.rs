@@ -133,6 +133,10 @@ fn attach(loaded: &mut Ebpf, device: &str, index: u32, generic: bool) -> Result<
                 device,
                 reason: "another XDP program is attached to it; detach that one first".to_owned(),
             },
+            Some(libc::ENOSPC) => OpenError::Refused {
+                device,
+                reason: "it is a veth with fewer receive queues than its peer has transmit queues".to_owned(),
+            },
             Some(libc::EOPNOTSUPP) => {
                 OpenError::Refused { device, reason: "its driver has no XDP; ask for a generic program".to_owned() }
             }

@@ -20,6 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often an attacher whose peer has gone looks for a new one.
 const RETRY: Duration = Duration::from_millis(50);
 
+/// No call may wait for a peer that does nothing.
+const SOCKET: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
 /// An open shared-memory NIC.
 pub(crate) struct MemoryNic {
     pub(crate) shape: MemoryShape,
@@ -53,7 +56,7 @@ fn address(name: &str) -> rustix::io::Result<SocketAddrUnix> {
 }
 
 fn socket() -> rustix::io::Result<OwnedFd> {
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET, None)
 }
 
 fn create(device: &str, address: &SocketAddrUnix, shape: MemoryShape) -> Result<(Arc<Shared>, Arc<Guard>), OpenError> {
@@ -100,6 +103,8 @@ fn reach(address: &SocketAddrUnix) -> Result<OwnedFd, HandshakeError> {
     match connect(&connection, address) {
         Ok(()) => {}
         Err(rustix::io::Errno::CONNREFUSED) => return Err(HandshakeError::Gone),
+        // Others wait to be let in, or nobody lets them in.
+        Err(rustix::io::Errno::AGAIN) => return Err(HandshakeError::Busy),
         Err(error) => return Err(error.into()),
     }
     handshake::check_user(&connection)?;
@@ -167,7 +172,7 @@ fn serve(link: &Shared, listener: &OwnedFd, stop: &OwnedFd) {
             return;
         }
         if knock {
-            let Ok(connection) = accept_with(listener, SocketFlags::CLOEXEC) else { continue };
+            let Ok(connection) = accept_with(listener, SOCKET) else { continue };
             if peer.is_some() {
                 let _ = handshake::refuse(&connection);
             } else if welcome(link, &connection, stop).is_ok() {

@@ -1,7 +1,7 @@
 //! What two ends share from the moment they met until one of them goes: the rings and the eventfds.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::MemoryShape;
@@ -27,8 +27,6 @@ pub(super) struct Session {
     up: AtomicBool,
     /// Whether the peer was caught at an impossible value.
     corrupt: AtomicBool,
-    /// Wake-ups sent to the peer.
-    pub(super) raised: AtomicU64,
 }
 
 impl Session {
@@ -47,7 +45,6 @@ impl Session {
             events,
             up: AtomicBool::new(true),
             corrupt: AtomicBool::new(false),
-            raised: AtomicU64::new(0),
         })
     }
 
@@ -80,7 +77,6 @@ impl Session {
 
     /// Wakes the peer's queue. A system call.
     pub(super) fn wake(&self, queue: usize) {
-        self.raised.fetch_add(1, Ordering::Relaxed);
         // Would-block means that the counter is at its limit: then the peer is woken anyway.
         let _ = rustix::io::write(&self.events[queue], &1_u64.to_ne_bytes());
     }

@@ -147,6 +147,11 @@ fn a_name_that_is_taken_or_that_nobody_created_is_one_sentence() {
         let message = open(wrong, &Options::default()).expect_err(wrong).to_string();
         assert!(message.contains(wrong) && message.contains(why), "{message}");
     }
+    options.memory.queues = 32;
+    let most = unique("most");
+    let nic = open(&format!("memory:{most}"), &options).expect("create");
+    assert_eq!(attach(&most).expect("attach").queues(), 32, "the shape is the creator's");
+    drop(nic);
     options.memory.slots = 100;
     let message = open(&format!("memory:{name}"), &options).expect_err("100 slots").to_string();
     assert!(message.contains("100 slots"), "{message}");
