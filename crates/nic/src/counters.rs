@@ -36,6 +36,8 @@ pub struct Drops {
     pub link_down: u64,
     /// To transmit but longer than the MTU and an Ethernet header, or shorter than an Ethernet header.
     pub transmit_length: u64,
+    /// To transmit with a checksum that was not computed, to a device that would send it so.
+    pub transmit_checksum: u64,
     /// Received with a length that the slot cannot have or that is no Ethernet frame.
     pub receive_length: u64,
     /// Received but longer than the caller's buffer.
@@ -51,8 +53,18 @@ pub struct Drops {
 impl Drops {
     /// All of them together.
     pub fn total(&self) -> u64 {
-        let Self { link_down, transmit_length, receive_length, buffer, ring_index, kernel, impairment } = self;
-        link_down + transmit_length + receive_length + buffer + ring_index + kernel + impairment
+        let Self {
+            link_down,
+            transmit_length,
+            transmit_checksum,
+            receive_length,
+            buffer,
+            ring_index,
+            kernel,
+            impairment,
+        } = self;
+        let ours = link_down + transmit_length + transmit_checksum + receive_length + buffer;
+        ours + ring_index + kernel + impairment
     }
 }
 
@@ -60,6 +72,7 @@ impl AddAssign for Drops {
     fn add_assign(&mut self, other: Self) {
         self.link_down += other.link_down;
         self.transmit_length += other.transmit_length;
+        self.transmit_checksum += other.transmit_checksum;
         self.receive_length += other.receive_length;
         self.buffer += other.buffer;
         self.ring_index += other.ring_index;

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use crate::counters::Counters;
-use crate::frame::Frame;
+use crate::counters::{Counters, Drops};
+use crate::frame::{Checksum, ETHERNET_HEADER, Frame};
 
 /// A receive queue and a transmit queue of a NIC with one interrupt: what one NAPI instance polls.
 ///
@@ -96,6 +96,21 @@ pub struct Capabilities {
     pub queues: usize,
     /// Whether frames reach the device without a copy by the kernel. `None` where no device is involved.
     pub zero_copy: Option<bool>,
+}
+
+impl Capabilities {
+    /// Whether the device can send the frame; if not, why it is dropped.
+    pub(crate) fn accepts(&self, frame: &Frame, drops: &mut Drops) -> bool {
+        let complete = match frame.checksum {
+            Checksum::Complete => true,
+            Checksum::NotNeeded => self.checksum_offload,
+            Checksum::Partial => false,
+        };
+        let fits = (ETHERNET_HEADER..=ETHERNET_HEADER + self.mtu).contains(&frame.len());
+        drops.transmit_checksum += u64::from(!complete);
+        drops.transmit_length += u64::from(complete && !fits);
+        complete && fits
+    }
 }
 
 /// Whether anybody is at the other end of the wire.

@@ -3,6 +3,8 @@
 //! The function, its input (addresses and ports in network order) and its check values are those Microsoft publishes
 //! in "RSS hashing types" and "Verifying the RSS hash calculation".
 
+use std::net::{IpAddr, SocketAddr};
+
 use crate::headers::Flow;
 
 /// Length of a key in bytes: enough for two IPv6 addresses, two ports and the 32-bit window.
@@ -80,6 +82,24 @@ impl Rss {
         (hash % TABLE) % self.queues
     }
 
+    /// The queue that TCP and UDP from `source` to `destination` arrive on at the destination: what a client that wants
+    /// its answers on a certain queue chooses its port by.
+    ///
+    /// # Panics
+    /// When one address is of IPv4 and the other of IPv6.
+    pub fn queue_of_flow(&self, source: SocketAddr, destination: SocketAddr) -> u32 {
+        let ports = [source.port().to_be_bytes(), destination.port().to_be_bytes()].concat();
+        match (source.ip(), destination.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                self.queue_of_hash(self.hash(&[&from.octets()[..], &to.octets(), &ports].concat()))
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                self.queue_of_hash(self.hash(&[&from.octets()[..], &to.octets(), &ports].concat()))
+            }
+            _ => panic!("no flow from {source} to {destination}"),
+        }
+    }
+
     /// The queue a frame arrives on: by addresses and ports for TCP and UDP, by addresses for fragments and other
     /// transports, queue 0 for what is not IP.
     pub fn queue(&self, frame: &[u8]) -> u32 {
@@ -107,8 +127,6 @@ impl std::fmt::Debug for Rss {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use super::*;
 
     /// (source, its port, destination, its port, hash of the addresses, hash with ports), as published.
@@ -165,6 +183,9 @@ mod tests {
         for (source, sport, destination, dport, by_address, by_port) in PUBLISHED {
             let tcp = frame(source, sport, destination, dport, 6);
             assert_eq!(rss.queue(&tcp), rss.queue_of_hash(by_port));
+            let socket = |address: &str, port| SocketAddr::new(address.parse().expect("an address"), port);
+            let flow = rss.queue_of_flow(socket(source, sport), socket(destination, dport));
+            assert_eq!(rss.queue(&tcp), flow);
             assert_eq!(rss.queue(&frame(source, sport, destination, dport, 1)), rss.queue_of_hash(by_address));
             for length in 0..tcp.len() {
                 assert!(rss.queue(&tcp[..length]) < 8, "{length} bytes");

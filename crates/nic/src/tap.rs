@@ -138,11 +138,9 @@ impl QueuePair for TapQueue {
 
     fn transmit(&mut self, frames: &[Frame]) -> Result<usize, TransmitError> {
         self.stalled = false;
+        let capabilities = self.capabilities();
         for (index, frame) in frames.iter().enumerate() {
-            // Checksums that were not computed must not get to a kernel that would trust them.
-            let sendable = frame.checksum == Checksum::Complete;
-            if !sendable || !(ETHERNET_HEADER..=ETHERNET_HEADER + self.mtu).contains(&frame.len()) {
-                self.counters.drops.transmit_length += 1;
+            if !capabilities.accepts(frame, &mut self.counters.drops) {
                 continue;
             }
             self.counters.system_calls += 1;

@@ -157,12 +157,11 @@ impl QueuePair for XdpQueue {
     fn transmit(&mut self, frames: &[Frame]) -> Result<usize, TransmitError> {
         self.reclaim();
         self.stalled = false;
+        let capabilities = self.capabilities();
         self.sending.clear();
         let mut taken = 0;
         for frame in frames {
-            let sendable = frame.checksum == Checksum::Complete;
-            if !sendable || !(ETHERNET_HEADER..=ETHERNET_HEADER + self.mtu).contains(&frame.len()) {
-                self.counters.drops.transmit_length += 1;
+            if !capabilities.accepts(frame, &mut self.counters.drops) {
                 taken += 1;
                 continue;
             }

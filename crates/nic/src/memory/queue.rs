@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::link::{Guard, Shared};
 use super::session::Session;
 use crate::counters::Counters;
-use crate::frame::{Checksum, ETHERNET_HEADER, Frame};
+use crate::frame::{Checksum, Frame};
 use crate::queue::{Capabilities, LinkState, QueuePair, ReceiveError, TransmitError, Warning};
 use crate::ring::{Consumer, Dropped, Full, Region, SlotHeader, doorbell};
 
@@ -79,12 +79,6 @@ impl MemoryQueue {
     fn up(&self) -> Option<&Attached> {
         self.session.as_ref().filter(|session| session.shared.is_up())
     }
-
-    /// Whether a frame may be sent at all.
-    fn is_sendable(&self, frame: &Frame) -> bool {
-        let lengths = ETHERNET_HEADER..=ETHERNET_HEADER + self.link.shape.mtu;
-        lengths.contains(&frame.len())
-    }
 }
 
 impl QueuePair for MemoryQueue {
@@ -131,6 +125,7 @@ impl QueuePair for MemoryQueue {
             self.counters.drops.link_down += frames.len() as u64;
             return Ok(frames.len());
         };
+        let capabilities = self.capabilities();
         let mut taken = 0;
         'rings: while let Some(next) = frames.get(taken) {
             let queue = self.link.rss.queue(next);
@@ -140,12 +135,11 @@ impl QueuePair for MemoryQueue {
                 if self.link.rss.queue(frame) != queue {
                     break;
                 }
-                if !self.is_sendable(frame) {
-                    self.counters.drops.transmit_length += 1;
+                if !capabilities.accepts(frame, &mut self.counters.drops) {
                     taken += 1;
                     continue;
                 }
-                let not_needed = frame.checksum == Checksum::NotNeeded && self.link.shape.checksum_offload;
+                let not_needed = frame.checksum == Checksum::NotNeeded;
                 let flags = if not_needed { SlotHeader::CHECKSUM_NOT_NEEDED } else { 0 };
                 if let Err(full) = producer.push(frame, flags) {
                     if full == Full::Corrupt {

@@ -8,7 +8,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::{MemoryQueue, MemoryShape, pair};
 use crate::ring::{Shared as _, SlotHeader, Word};
-use crate::{Checksum, Frame, QueuePair, Warning};
+use crate::{Checksum, Frame, LinkState, QueuePair, Warning};
 
 fn ends(queues: usize, slots: u32) -> (Vec<MemoryQueue>, Vec<MemoryQueue>) {
     let shape = MemoryShape { queues, slots, ..MemoryShape::default() };
@@ -116,6 +116,18 @@ fn flows_are_spread_and_keep_their_queue() {
 }
 
 #[test]
+fn what_a_peer_sent_before_it_went_still_arrives() {
+    let (mut left, mut right) = ends(1, 8);
+    left[0].transmit(&[frame(1), frame(2)]).expect("transmit");
+    right[0].link.set_down();
+    assert_eq!(right[0].link(), LinkState::Down);
+    assert!(right[0].acknowledge().expect("acknowledge"), "that it went is an interrupt");
+    assert_eq!(right[0].receive(&mut Frame::burst(4, 1500)).expect("receive"), 2);
+    right[0].transmit(&[frame(3)]).expect("transmit");
+    assert_eq!(right[0].counters().drops.link_down, 1);
+}
+
+#[test]
 fn what_cannot_be_sent_is_dropped_and_counted() {
     let (mut left, mut right) = ends(1, 8);
     let (short, long) = (Frame::from(&[0; 13][..]), Frame::from(&[0; 1515][..]));
@@ -123,6 +135,8 @@ fn what_cannot_be_sent_is_dropped_and_counted() {
     marked.checksum = Checksum::NotNeeded;
     assert_eq!(left[0].transmit(&[short, long, marked.clone()]).expect("transmit"), 3);
     assert_eq!(left[0].counters().drops.transmit_length, 2);
+    left[0].transmit(&[frame(2).with_checksum(Checksum::Partial)]).expect("transmit");
+    assert_eq!(left[0].counters().drops.transmit_checksum, 1);
     let mut into = Frame::burst(4, 1500);
     assert_eq!(right[0].receive(&mut into).expect("receive"), 1);
     assert_eq!(into[0], marked, "and what is known about the checksum travels along");

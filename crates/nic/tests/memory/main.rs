@@ -2,12 +2,19 @@
 
 mod peer;
 
-use std::os::fd::AsFd;
+use std::fs::File;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use abey_nic::{Frame, LinkState, MemoryEnd, MemoryShape, Nic, OpenError, Options, QueuePair, open};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, send, socket};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind, connect, listen,
+    send, sendmsg, socket,
+};
 
 use peer::Peer;
 
@@ -166,10 +173,10 @@ fn peers_that_talk_nonsense_are_let_go() {
     let address = UnixAddr::new_abstract(format!("abey-nic/{user}/{name}").as_bytes()).expect("address");
     for message in [&b""[..], b"x", b"abeynic1", &[0xff; 4096]] {
         let raw = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("socket");
-        connect(std::os::fd::AsRawFd::as_raw_fd(&raw), &address).expect("connect");
+        connect(raw.as_raw_fd(), &address).expect("connect");
         if !message.is_empty() {
             // It may have given up on the one before only just now, and then hangs up on us: as good.
-            let _ = send(std::os::fd::AsRawFd::as_raw_fd(&raw), message, MsgFlags::MSG_NOSIGNAL);
+            let _ = send(raw.as_raw_fd(), message, MsgFlags::MSG_NOSIGNAL);
         }
     }
     assert_eq!(queues[0].link(), LinkState::Down);
@@ -179,6 +186,53 @@ fn peers_that_talk_nonsense_are_let_go() {
     peer.kill();
 }
 
+/// What a creator sends that offers something else than memory and eventfds.
+fn attach_to_a_liar(test: &str, memory: File, event: File) -> String {
+    let name = unique(test);
+    let user = nix::unistd::geteuid();
+    let address = UnixAddr::new_abstract(format!("abey-nic/{user}/{name}").as_bytes()).expect("address");
+    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).expect("socket");
+    bind(listener.as_raw_fd(), &address).expect("bind");
+    listen(&listener, Backlog::new(1).expect("backlog")).expect("listen");
+    let liar = std::thread::spawn(move || {
+        let connection = accept(listener.as_raw_fd()).expect("accept");
+        let mut offer = b"abeynic1".to_vec();
+        for number in [1_u32, 64, 1500, 0] {
+            offer.extend(number.to_le_bytes());
+        }
+        offer.extend([1; 40]);
+        let descriptors = [memory.as_raw_fd(), event.as_raw_fd()];
+        let control = [ControlMessage::ScmRights(&descriptors)];
+        sendmsg::<()>(connection, &[IoSlice::new(&offer)], &control, MsgFlags::empty(), None).expect("send");
+        nix::unistd::close(connection).expect("close");
+    });
+    let error = attach(&name).expect_err("a liar").to_string();
+    liar.join().expect("the liar ends");
+    error
+}
+
+#[test]
+fn what_is_no_sealed_memory_or_no_eventfd_is_refused() {
+    let event = || File::from(OwnedFd::from(nix::sys::eventfd::EventFd::new().expect("eventfd")));
+    let memory = |seals| {
+        let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_CLOEXEC;
+        let memory = File::from(memfd_create("liar", flags).expect("memfd"));
+        memory.set_len(2 * (512 + 64 * 1_536)).expect("length");
+        fcntl(&memory, FcntlArg::F_ADD_SEALS(seals)).expect("seals");
+        memory
+    };
+    let message = attach_to_a_liar("unsealed", memory(SealFlag::empty()), event());
+    assert!(message.contains("wrong size or is not sealed"), "{message}");
+    let small = memory(SealFlag::empty());
+    small.set_len(4096).expect("length");
+    fcntl(&small, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).expect("seals");
+    let message = attach_to_a_liar("small", small, event());
+    assert!(message.contains("wrong size or is not sealed"), "{message}");
+    let zero = File::open("/dev/zero").expect("open");
+    let message = attach_to_a_liar("event", memory(SealFlag::F_SEAL_SHRINK), zero);
+    assert!(message.contains("not a shared-memory NIC of this version"), "{message}");
+}
+
 /// Descriptors stay the same over the life of a queue pair, so that they can be registered once.
 #[test]
 fn a_change_of_the_link_interrupts() {
@@ -186,10 +240,10 @@ fn a_change_of_the_link_interrupts() {
     let mut nic = create(&name);
     let mut queues = nic.take_queues();
     assert!(!queues[1].unmask());
-    let descriptor = std::os::fd::AsRawFd::as_raw_fd(&queues[1].as_fd());
+    let descriptor = queues[1].as_fd().as_raw_fd();
     let other = attach(&name).expect("attach");
     until("an interrupt arrives", || queues[1].acknowledge().expect("acknowledge"));
     drop(other);
     until("another one arrives", || queues[1].acknowledge().expect("acknowledge"));
-    assert_eq!(std::os::fd::AsRawFd::as_raw_fd(&queues[1].as_fd()), descriptor);
+    assert_eq!(queues[1].as_fd().as_raw_fd(), descriptor);
 }
