@@ -1,6 +1,6 @@
 //! Packet queues: a shared-memory NIC, TAP and AF_XDP behind one trait, and decorators that wrap any of them.
 //!
-//! [`open`] gives the [`QueuePair`]s of a NIC by its name. [`Pcap`] and [`Impaired`] wrap any of them; [`pair`] is two
+//! [`open()`] gives the [`QueuePair`]s of a NIC by its name. [`Pcap`] and [`Impaired`] wrap any of them; [`pair`] is two
 //! ends in one process, for tests:
 //!
 //! ```

@@ -90,7 +90,7 @@ pub trait QueuePair: AsFd + Send + fmt::Debug {
 pub struct Capabilities {
     /// Longest packet in bytes, without the Ethernet header.
     pub mtu: usize,
-    /// Whether frames may be sent with [`Checksum::NotNeeded`](crate::Checksum::NotNeeded).
+    /// Whether frames may be sent with [`Checksum::NotNeeded`].
     pub checksum_offload: bool,
     /// Queue pairs of the device.
     pub queues: usize,

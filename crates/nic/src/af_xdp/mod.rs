@@ -11,6 +11,7 @@ mod assembler;
 mod filter;
 mod ports;
 mod queue;
+mod rings;
 mod socket;
 
 pub use ports::{Ports, PortsError, Protocol};
@@ -81,7 +82,7 @@ pub(crate) fn open(name: &str, shape: XdpShape) -> Result<(Vec<XdpQueue>, Ports,
         let reason = format!("{queues} queues of {name}, but AF_XDP has 1 to {}", filter::MAX_QUEUES);
         return Err(OpenError::Options { reason });
     }
-    let open = |queue| socket::Socket::open(&device, name, queue, mtu, &shape);
+    let open = |queue| socket::Socket::open(&device, index, queue, mtu, &shape);
     let sockets = (0..queues as u32).map(open).collect::<Result<Vec<_>, _>>()?;
     // Only then does the device change.
     let ports = Ports::attach(&device, index, shape.generic, &sockets)?;

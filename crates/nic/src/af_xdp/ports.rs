@@ -1,7 +1,7 @@
 //! Which ports come to us: loads and attaches the XDP program, and changes its map of ports while it runs.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aya::maps::{HashMap, MapData, MapError, XskMap};
@@ -109,7 +109,7 @@ impl Ports {
         let ports = HashMap::try_from(map(filter::PORTS)?).map_err(|error| load(chain(&error)))?;
         let mut queues = XskMap::try_from(map(filter::SOCKETS)?).map_err(|error| load(chain(&error)))?;
         for (queue, socket) in sockets.iter().enumerate() {
-            let set = queues.set(queue as u32, socket.as_raw_fd(), 0);
+            let set = queues.set(queue as u32, socket.as_fd().as_raw_fd(), 0);
             set.map_err(map_error).map_err(system("give its sockets to"))?;
         }
         let link = attach(&mut loaded, device, index, generic)?;

@@ -1,13 +1,11 @@
 //! A queue pair over an AF_XDP socket.
-//!
-//! The rings (`xdpilone`) hand out what they know of and only look at the kernel's index when they know of nothing, so
-//! each is asked until it has nothing more.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-use xdpilone::xdp::XdpDesc;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
 use super::ports::Ports;
 use super::socket::Socket;
@@ -17,7 +15,7 @@ use crate::frame::{Checksum, ETHERNET_HEADER, Frame};
 use crate::interface::Interface;
 use crate::queue::{Capabilities, LinkState, QueuePair, ReceiveError, TransmitError, Warning};
 
-/// A queue pair of a device opened with AF_XDP. See [`open`](crate::open).
+/// A queue pair of a device opened with AF_XDP. See [`open`](crate::open()).
 #[derive(Debug)]
 pub struct XdpQueue {
     socket: Socket,
@@ -30,10 +28,6 @@ pub struct XdpQueue {
     free: Vec<u64>,
     /// Addresses of buffers to give back to the kernel.
     returned: Vec<u64>,
-    /// What came out of the receive ring last.
-    arrived: Vec<XdpDesc>,
-    /// What goes into the transmit ring next.
-    sending: Vec<XdpDesc>,
     /// Frames were put in the ring and the kernel was not told.
     dirty: bool,
     stalled: bool,
@@ -50,8 +44,6 @@ impl XdpQueue {
             mtu,
             queues,
             returned: Vec::new(),
-            arrived: Vec::new(),
-            sending: Vec::new(),
             dirty: false,
             stalled: false,
             counters: Counters::default(),
@@ -84,70 +76,38 @@ impl XdpQueue {
 
     /// Gives received buffers back to the kernel.
     fn refill(&mut self) {
-        while !self.returned.is_empty() {
-            let mut fill = self.socket.device.fill(self.returned.len() as u32);
-            let count = fill.insert(self.returned.iter().copied()) as usize;
-            fill.commit();
-            drop(fill);
-            self.returned.drain(..count);
-            if count == 0 {
+        while let Some(&address) = self.returned.last() {
+            if !self.socket.fill.push(address) {
                 break;
             }
+            self.returned.pop();
         }
-        if self.socket.device.needs_wakeup() {
+        self.socket.fill.publish();
+        if self.socket.fill.needs_wakeup() {
             self.counters.system_calls += 1;
-            self.socket.device.wake();
+            // A driver that ran out of buffers goes on when the socket is polled (af_xdp.rst, XDP_USE_NEED_WAKEUP).
+            let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&Timespec::default()));
         }
     }
 
     /// Takes back the buffers that were transmitted.
     fn reclaim(&mut self) {
-        loop {
-            let mut done = self.socket.device.complete(u32::MAX >> 1);
-            if done.capacity() == 0 {
-                return;
-            }
-            while let Some(address) = done.read() {
-                self.free.push(self.socket.buffers.start_of(address));
-            }
-            done.release();
+        while let Some(address) = self.socket.completion.pop() {
+            self.free.push(self.socket.buffers.start_of(address));
         }
-    }
-
-    /// Puts what is to be sent into the transmit ring.
-    fn put(&mut self) {
-        let mut at = 0;
-        while at < self.sending.len() {
-            let mut writer = self.socket.transmit.transmit((self.sending.len() - at) as u32);
-            let count = writer.insert(self.sending[at..].iter().copied()) as usize;
-            writer.commit();
-            // There are as many slots as buffers, so whoever has a buffer has a slot.
-            assert!(count > 0, "the transmit ring is shorter than its buffers are many");
-            at += count;
-        }
-        self.sending.clear();
+        self.socket.completion.release();
     }
 }
 
 impl QueuePair for XdpQueue {
     fn receive(&mut self, frames: &mut [Frame]) -> Result<usize, ReceiveError> {
-        while self.arrived.len() < frames.len() {
-            let mut reader = self.socket.receive.receive((frames.len() - self.arrived.len()) as u32);
-            if reader.capacity() == 0 {
-                break;
-            }
-            while let Some(descriptor) = reader.read() {
-                self.arrived.push(descriptor);
-            }
-            reader.release();
-        }
         let mut count = 0;
-        for at in 0..self.arrived.len() {
-            let descriptor = self.arrived[at];
+        for _ in 0..frames.len() {
+            let Some(descriptor) = self.socket.receive.pop() else { break };
             count += usize::from(self.take(descriptor, &mut frames[count]));
             self.returned.push(self.socket.buffers.start_of(descriptor.addr));
         }
-        self.arrived.clear();
+        self.socket.receive.release();
         if !self.returned.is_empty() {
             self.refill();
         }
@@ -158,7 +118,6 @@ impl QueuePair for XdpQueue {
         self.reclaim();
         self.stalled = false;
         let capabilities = self.capabilities();
-        self.sending.clear();
         let mut taken = 0;
         for frame in frames {
             if !capabilities.accepts(frame, &mut self.counters.drops) {
@@ -171,15 +130,17 @@ impl QueuePair for XdpQueue {
                 break;
             };
             self.socket.buffers.write(address, frame);
-            self.sending.push(XdpDesc { addr: address, len: frame.len() as u32, options: 0 });
+            let length = frame.len() as u32;
+            let put =
+                self.socket.transmit.push(XdpDesc { addr: address, len: length, options: XdpDescOptions::empty() });
+            // There are as many slots as buffers, so whoever has a buffer has a slot.
+            assert!(put, "the transmit ring is shorter than its buffers are many");
+            self.dirty = true;
             self.counters.transmitted += 1;
             self.counters.transmitted_bytes += frame.len() as u64;
             taken += 1;
         }
-        if !self.sending.is_empty() {
-            self.put();
-            self.dirty = true;
-        }
+        self.socket.transmit.publish();
         Ok(taken)
     }
 
@@ -192,7 +153,7 @@ impl QueuePair for XdpQueue {
             self.counters.system_calls += 1;
             // SAFETY: no buffer and no address: the call only wakes the kernel (af_xdp.rst, XDP_USE_NEED_WAKEUP).
             let sent = unsafe {
-                libc::sendto(self.socket.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
+                libc::sendto(self.as_fd().as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
             };
             let error = io::Error::last_os_error();
             match error.raw_os_error() {
@@ -216,23 +177,22 @@ impl QueuePair for XdpQueue {
     fn mask(&mut self) {}
 
     fn unmask(&mut self) -> bool {
-        if self.stalled {
-            // Completions do not wake anybody: a caller with frames to send has to come back.
-            self.reclaim();
+        // What the kernel was too busy to send is offered again; an error will still be there at the next kick.
+        let _ = self.kick();
+        // Completions do not wake anybody: a caller with frames to send has to come back.
+        if self.stalled || self.dirty {
             return true;
         }
-        self.socket.receive.available() > 0
+        self.socket.receive.is_ready()
     }
 
     fn acknowledge(&mut self) -> Result<bool, ReceiveError> {
-        Ok(self.socket.receive.available() > 0)
+        Ok(self.socket.receive.is_ready())
     }
 
     fn counters(&self) -> Counters {
         let mut counters = self.counters;
-        if let Ok(kernel) = self.socket.device.statistics_v2() {
-            counters.drops.kernel = kernel.rx_dropped + kernel.rx_ring_full + kernel.rx_fill_ring_empty_descs;
-        }
+        counters.drops.kernel = self.socket.dropped();
         counters
     }
 

@@ -1,15 +1,18 @@
 //! One AF_XDP socket: its buffers, its four rings, bound to a queue of the device.
 
-use std::ffi::CString;
 use std::io;
-use std::num::NonZeroU32;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use xdpilone::{DeviceQueue, IfInfo, RingRx, RingTx, SocketConfig, Umem, UmemConfig, User};
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
+    XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
+use super::rings::{Consumer, Producer};
 use super::{XdpCopy, XdpShape};
 use crate::frame::ETHERNET_HEADER;
 use crate::open::OpenError;
@@ -19,88 +22,92 @@ const HEADROOM: usize = 256;
 /// How long to wait for the kernel to let go of a queue.
 const LETTING_GO: Duration = Duration::from_secs(1);
 
-/// A bound socket. The rings come first, so that they go before the memory.
+/// A bound socket. What refers to the memory and the descriptor comes before them, so that it goes before them.
 pub(super) struct Socket {
-    pub(super) receive: RingRx,
-    pub(super) transmit: RingTx,
-    /// The fill and the completion ring.
-    pub(super) device: DeviceQueue,
-    user: User,
+    pub(super) receive: Consumer<XdpDesc>,
+    pub(super) transmit: Producer<XdpDesc>,
+    pub(super) fill: Producer<u64>,
+    pub(super) completion: Consumer<u64>,
+    descriptor: OwnedFd,
     pub(super) buffers: Buffers,
     /// Whether the driver reads and writes our buffers itself.
     pub(super) zero_copy: bool,
 }
 
 impl Socket {
-    /// Opens a socket for `queue` of the device and gives the kernel its receive buffers.
+    /// Opens a socket for `queue` of the device with this index and gives the kernel its receive buffers.
     ///
     /// The kernel lets go of a queue a moment after its last socket was closed, so a queue that is taken is asked for
     /// again for a second.
-    pub(super) fn open(device: &str, name: &str, queue: u32, mtu: usize, shape: &XdpShape) -> Result<Self, OpenError> {
+    pub(super) fn open(device: &str, index: u32, queue: u32, mtu: usize, shape: &XdpShape) -> Result<Self, OpenError> {
+        let chunk = chunk_for(mtu).ok_or_else(|| OpenError::Refused {
+            device: device.to_owned(),
+            reason: format!("its MTU is {mtu} bytes and AF_XDP frames are shorter than a page; make it 3500 or less"),
+        })?;
         let end = Instant::now() + LETTING_GO;
         loop {
-            match Self::try_open(device, name, queue, mtu, shape) {
+            match Self::try_open(index, queue, chunk, shape).map_err(|error| refusal(device, queue, shape.copy, error))
+            {
                 Err(OpenError::InUse { .. }) if Instant::now() < end => std::thread::sleep(LETTING_GO / 100),
                 other => return other,
             }
         }
     }
 
-    fn try_open(device: &str, name: &str, queue: u32, mtu: usize, shape: &XdpShape) -> Result<Self, OpenError> {
-        let failed = |source: io::Error| refusal(device, queue, shape.copy, source);
-        let errno = |error: xdpilone::Errno| failed(io::Error::from_raw_os_error(error.get_raw()));
-        let chunk = chunk_for(mtu).ok_or_else(|| OpenError::Refused {
-            device: device.to_owned(),
-            reason: format!("its MTU is {mtu} bytes and AF_XDP frames are shorter than a page; make it 3500 or less"),
-        })?;
-        let buffers = Buffers::new(chunk, 2 * shape.slots).map_err(failed)?;
-        let config = UmemConfig {
-            fill_size: shape.slots,
-            complete_size: shape.slots,
-            frame_size: chunk as u32,
+    fn try_open(index: u32, queue: u32, chunk: usize, shape: &XdpShape) -> io::Result<Self> {
+        let slots = shape.slots;
+        let buffers = Buffers::new(chunk, 2 * slots)?;
+        let descriptor = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        let memory = XdpUmemReg {
+            addr: buffers.base.as_ptr().addr() as u64,
+            len: buffers.bytes as u64,
+            chunk_size: chunk as u32,
             headroom: 0,
-            flags: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
         };
-        // SAFETY: the buffers are page aligned, as large as said, and dropped after everything that uses them.
-        let umem = unsafe { Umem::new(config, buffers.area()) }.map_err(errno)?;
-        let mut info = IfInfo::invalid();
-        info.from_name(&CString::new(name).expect("a validated name")).map_err(errno)?;
-        info.set_queue(queue);
-        let socket = xdpilone::Socket::with_shared(&info, &umem).map_err(errno)?;
-        let mut rings = umem.fq_cq(&socket).map_err(errno)?;
-        let copy = match shape.copy {
-            XdpCopy::Any => 0,
-            XdpCopy::Copy => SocketConfig::XDP_BIND_COPY,
-            XdpCopy::ZeroCopy => SocketConfig::XDP_BIND_ZEROCOPY,
-        };
-        let slots = NonZeroU32::new(shape.slots);
-        let bind_flags = copy | SocketConfig::XDP_BIND_NEED_WAKEUP;
-        let user = umem.rx_tx(&socket, &SocketConfig { rx_size: slots, tx_size: slots, bind_flags }).map_err(errno)?;
-        let (receive, transmit) = (user.map_rx().map_err(errno)?, user.map_tx().map_err(errno)?);
+        sockopt::set_xdp_umem_reg(&descriptor, memory)?;
+        sockopt::set_xdp_umem_fill_ring_size(&descriptor, slots)?;
+        sockopt::set_xdp_umem_completion_ring_size(&descriptor, slots)?;
+        sockopt::set_xdp_rx_ring_size(&descriptor, slots)?;
+        sockopt::set_xdp_tx_ring_size(&descriptor, slots)?;
+        let offsets = sockopt::xdp_mmap_offsets(&descriptor)?;
+        let fd = descriptor.as_fd();
+        let mut fill = Producer::map(fd, XDP_UMEM_PGOFF_FILL_RING, offsets.fr, slots)?;
+        let completion = Consumer::map(fd, XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr, slots)?;
+        let receive = Consumer::map(fd, XDP_PGOFF_RX_RING, offsets.rx, slots)?;
+        let transmit = Producer::map(fd, XDP_PGOFF_TX_RING, offsets.tx, slots)?;
         // The first half of the buffers is for receiving, the second for transmitting.
-        let mut fill = rings.fill(shape.slots);
-        fill.insert((0..shape.slots).map(|number| u64::from(number) * chunk as u64));
-        fill.commit();
-        drop(fill);
-        umem.bind(&user).map_err(errno)?;
-        let zero_copy = is_zero_copy(user.as_raw_fd()).map_err(failed)?;
-        if shape.copy == XdpCopy::ZeroCopy && !zero_copy {
-            return Err(failed(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
+        for number in 0..u64::from(slots) {
+            assert!(fill.push(number * chunk as u64), "the fill ring has room for half of the buffers");
         }
-        Ok(Self { receive, transmit, device: rings, user, buffers, zero_copy })
+        fill.publish();
+        let copy = match shape.copy {
+            XdpCopy::Any => SocketAddrXdpFlags::empty(),
+            XdpCopy::Copy => SocketAddrXdpFlags::XDP_COPY,
+            XdpCopy::ZeroCopy => SocketAddrXdpFlags::XDP_ZEROCOPY,
+        };
+        let flags = copy | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        bind(&descriptor, &SocketAddrXdp::new(flags, index, queue))?;
+        let zero_copy = sockopt::xdp_options(&descriptor)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+        if shape.copy == XdpCopy::ZeroCopy && !zero_copy {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        Ok(Self { receive, transmit, fill, completion, descriptor, buffers, zero_copy })
     }
-}
 
-impl AsRawFd for Socket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.user.as_raw_fd()
+    /// Frames the kernel dropped for want of buffers or of room in the receive ring.
+    pub(super) fn dropped(&self) -> u64 {
+        sockopt::xdp_statistics(&self.descriptor).map_or(0, |kernel| {
+            let more = [kernel.rx_ring_full, kernel.rx_fill_ring_empty_descs];
+            kernel.rx_dropped + more.into_iter().flatten().sum::<u64>()
+        })
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the rings keep the descriptor open as long as we exist.
-        unsafe { BorrowedFd::borrow_raw(self.user.as_raw_fd()) }
+        self.descriptor.as_fd()
     }
 }
 
@@ -133,17 +140,6 @@ fn chunk_for(mtu: usize) -> Option<usize> {
     [2048, 4096].into_iter().find(|chunk| HEADROOM + ETHERNET_HEADER + 4 + mtu <= *chunk)
 }
 
-/// Whether a bound socket works without copies (`XDP_OPTIONS`).
-fn is_zero_copy(socket: RawFd) -> io::Result<bool> {
-    let mut options = 0_u32;
-    let mut length = size_of::<u32>() as libc::socklen_t;
-    // SAFETY: the option is a 32-bit word of flags, and that is what there is room for.
-    let result = unsafe {
-        libc::getsockopt(socket, libc::SOL_XDP, libc::XDP_OPTIONS, (&raw mut options).cast(), &raw mut length)
-    };
-    if result == 0 { Ok(options & libc::XDP_OPTIONS_ZEROCOPY != 0) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Memory that the kernel shares: buffers of one size. Addresses are offsets into it.
 pub(super) struct Buffers {
     base: NonNull<u8>,
@@ -161,10 +157,6 @@ impl Buffers {
         // SAFETY: a new mapping where the kernel likes it.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags)? };
         Ok(Self { base: NonNull::new(base.cast()).expect("a mapping is not at address 0"), bytes, chunk })
-    }
-
-    fn area(&self) -> NonNull<[u8]> {
-        NonNull::slice_from_raw_parts(self.base, self.bytes)
     }
 
     /// The addresses of the buffers to transmit from.

@@ -10,7 +10,7 @@ use crate::frame::{Checksum, Frame};
 use crate::queue::{Capabilities, LinkState, QueuePair, ReceiveError, TransmitError, Warning};
 use crate::ring::{Consumer, Dropped, Full, Region, SlotHeader, doorbell};
 
-/// A queue pair of a shared-memory NIC. See [`pair`](crate::pair) and [`open`](crate::open).
+/// A queue pair of a shared-memory NIC. See [`pair`](crate::pair) and [`open`](crate::open()).
 #[derive(Debug)]
 pub struct MemoryQueue {
     pub(super) link: Arc<Shared>,
