@@ -174,6 +174,8 @@ impl<Q: QueuePair> Impaired<Q> {
 
 impl<Q: QueuePair> QueuePair for Impaired<Q> {
     fn receive(&mut self, frames: &mut [Frame]) -> Result<usize, ReceiveError> {
+        // A poll moves both directions on; what is wrong with the other one is for the next kick to say.
+        let _ = self.kick();
         let mtu = self.inner.capabilities().mtu;
         if self.scratch.len() < frames.len() {
             self.scratch.extend(Frame::burst(frames.len() - self.scratch.len(), mtu));

@@ -48,7 +48,7 @@ pub trait QueuePair: AsFd + Send + fmt::Debug {
     fn mask(&mut self);
 
     /// Arms the interrupt, then looks at the rings and returns whether there is work already: frames to receive, or,
-    /// after back-pressure, room to transmit. The interrupt stays armed either way, so a caller that polls on masks.
+    /// after back-pressure, room to transmit (said once). The interrupt stays armed either way, so a caller that polls on masks.
     fn unmask(&mut self) -> bool;
 
     /// Clears the descriptor after it was readable, and returns whether an interrupt had been there.

@@ -171,7 +171,10 @@ impl QueuePair for TapQueue {
 
     fn unmask(&mut self) -> bool {
         let wanted = if self.stalled { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        self.poll(wanted)
+        let ready = self.poll(wanted);
+        // Said once: the caller may have nothing to send any more.
+        self.stalled &= !ready;
+        ready
     }
 
     fn acknowledge(&mut self) -> Result<bool, ReceiveError> {

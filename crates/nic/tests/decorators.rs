@@ -118,6 +118,23 @@ fn received_frames_suffer_too_and_unmask_tells_of_those_that_are_due() {
     assert_eq!(right.deadline(), None);
 }
 
+#[test]
+fn a_poll_sends_what_is_due_although_the_device_had_no_room() {
+    let (mut left, mut right) = pair(MemoryShape { slots: 4, ..MemoryShape::default() }).expect("a pair");
+    let wire = Impairment { delay: Duration::from_millis(1), ..Impairment::default() };
+    let mut left = Impaired::new(left.remove(0), Impairment::default(), wire, 1);
+    left.transmit(&(0..6).map(frame).collect::<Vec<_>>()).expect("transmit");
+    left.set_time(Duration::from_millis(1));
+    let mut into = Frame::burst(8, 1500);
+    assert_eq!(left.receive(&mut into).expect("receive"), 0);
+    assert_eq!(left.deadline(), None, "room is an interrupt, not a deadline");
+    assert_eq!(left.transmit(&[frame(6)]).expect("transmit"), 0, "and pushes back");
+    assert_eq!(right[0].receive(&mut into).expect("receive"), 4);
+    assert!(left.unmask());
+    assert_eq!(left.receive(&mut into).expect("receive"), 0);
+    assert_eq!(right[0].receive(&mut into).expect("receive"), 2);
+}
+
 /// Bytes that outlive who wrote them.
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Vec<u8>>>);

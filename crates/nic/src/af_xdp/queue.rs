@@ -179,11 +179,14 @@ impl QueuePair for XdpQueue {
     fn unmask(&mut self) -> bool {
         // What the kernel was too busy to send is offered again; an error will still be there at the next kick.
         let _ = self.kick();
-        // Completions do not wake anybody: a caller with frames to send has to come back.
-        if self.stalled || self.dirty {
-            return true;
+        // Completions do not wake anybody: a caller with frames to send has to come back until there is room, which is
+        // said once.
+        let waits = self.stalled || self.dirty;
+        if self.stalled {
+            self.reclaim();
+            self.stalled = self.free.is_empty();
         }
-        self.socket.receive.is_ready()
+        waits || self.socket.receive.is_ready()
     }
 
     fn acknowledge(&mut self) -> Result<bool, ReceiveError> {

@@ -189,9 +189,14 @@ impl QueuePair for MemoryQueue {
         // No meeting yet: the next one begins with an interrupt.
         let Some(Attached { shared, consumer }) = &mut self.session else { return false };
         let mut pending = consumer.unmask();
-        for queue in (0..self.link.shape.queues as u32).filter(|queue| self.stalled & 1 << queue != 0) {
+        let stalled = self.stalled;
+        for queue in (0..self.link.shape.queues as u32).filter(|queue| stalled & 1 << queue != 0) {
             // Nobody at the other end takes anything, but what is to be sent can be dropped.
-            pending |= !shared.is_up() || shared.producer(queue).request_room(self.index);
+            if !shared.is_up() || shared.producer(queue).request_room(self.index) {
+                // Said once: the caller may have nothing to send any more.
+                self.stalled &= !(1 << queue);
+                pending = true;
+            }
         }
         pending
     }

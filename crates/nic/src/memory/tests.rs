@@ -92,6 +92,8 @@ fn a_full_ring_pushes_back_and_interrupts_when_there_is_room() {
     let mut into = Frame::burst(4, 1500);
     assert_eq!(right[0].receive(&mut into).expect("receive"), 4);
     assert!(left[0].acknowledge().expect("acknowledge"), "room is an interrupt");
+    assert!(left[0].unmask(), "and there is room");
+    assert!(!left[0].unmask(), "which is said once, to a caller that may have nothing to send any more");
     assert_eq!(left[0].transmit(&batch[8..]).expect("transmit"), 4);
     assert_eq!(right[0].receive(&mut into).expect("receive"), 4);
     assert!(!left[0].acknowledge().expect("acknowledge"), "nobody waits for room now");

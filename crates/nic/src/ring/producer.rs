@@ -76,9 +76,13 @@ impl<M: Shared> Producer<M> {
         new
     }
 
-    /// Asks to be told when there is room, on behalf of queue number `waiter` (below 32), then looks, and returns whether
-    /// there is room already.
+    /// Returns whether there is room; if not, asks to be told, on behalf of queue number `waiter` (below 32), and looks
+    /// once more.
     pub fn request_room(&mut self, waiter: u32) -> bool {
+        // Who asks without need is told without need, later.
+        if self.look().is_ok() {
+            return true;
+        }
         self.memory.fetch_or(Word::WantRoom, 1 << waiter, Ordering::Relaxed);
         self.memory.fence();
         self.look().is_ok()

@@ -211,9 +211,9 @@ impl World {
     fn request_room(&mut self, script: &mut Script<'_>) {
         let waiter = u32::from(script.byte() % 32);
         let room = self.producer.request_room(waiter);
-        self.waiting |= 1 << waiter;
         if self.honest {
             assert_eq!(room, self.in_ring() < self.layout.slots() as usize);
+            self.waiting |= u32::from(!room) << waiter;
         }
     }
 
