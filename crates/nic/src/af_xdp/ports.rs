@@ -168,3 +168,32 @@ fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(|error| error.to_string()).collect::<Vec<_>>().join(": ")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::interface::Interface;
+
+    #[test]
+    fn a_program_that_is_there_already_is_left_alone() {
+        if !nix::unistd::geteuid().is_root() || Command::new("ip").arg("-V").output().is_err() {
+            eprintln!("skipped: needs root and the `ip` program to make a device");
+            return;
+        }
+        let test = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a namespace");
+            let words = ["link", "add", "v0", "type", "veth", "peer", "name", "v1"];
+            assert!(Command::new("ip").args(words).status().expect("ip").success());
+            let index = Interface::new("v0").expect("a socket").index().expect("a device");
+            let first = Ports::attach("af_xdp:v0", index, false, &[]).expect("attach");
+            let second = Ports::attach("af_xdp:v0", index, false, &[]).expect_err("one program at a time").to_string();
+            assert!(second.contains("another XDP program is attached to it"), "{second}");
+            first.register(Protocol::Tcp, 80).expect("the first still works");
+            drop(first);
+            Ports::attach("af_xdp:v0", index, false, &[]).expect("and makes room when it goes");
+        };
+        std::thread::spawn(test).join().expect("the test");
+    }
+}
