@@ -27,11 +27,18 @@ use nix::{
 };
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
-/// The longest a test may take before it is called stuck.
+/// The longest a wait may be before a test is called stuck.
 const PATIENCE: Duration = Duration::from_secs(20);
+
 /// Bytes of a transfer; `ABEY_MEGABYTES` makes it longer.
 fn bytes(megabytes: u64) -> u64 {
-    std::env::var("ABEY_MEGABYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(megabytes) << 20
+    setting("ABEY_MEGABYTES", megabytes) << 20
+}
+
+/// What environment variable `name` says, or `otherwise`. Beside the size of transfers: `ABEY_SEED` is the bad link's seed,
+/// `ABEY_PERCENT` its loss, `ABEY_PATIENCE` the seconds a whole transfer may take, and `ABEY_TRACE` prints counters.
+fn setting(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
 /// The kernel's side of the link; the stack is host 2.
@@ -43,6 +50,8 @@ struct Bed {
     stack: Stack,
     wires: [Wire; 2],
     epoch: std::time::Instant,
+    /// The longest time in which no segment came.
+    silence: Duration,
 }
 
 /// Runs `test` in a thread with a network namespace of its own, or says why not.
@@ -69,6 +78,12 @@ fn ip(arguments: &str) {
     assert!(status.is_ok_and(|status| status.success()), "ip {arguments}");
 }
 
+/// What a program prints.
+fn output(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&output).into_owned()
+}
+
 impl Bed {
     fn new(impairment: Impairment, seed: u64) -> Self {
         let tap = DeviceBuilder::new().name("abey0").layer(Layer::L2).build_sync().expect("a TAP device");
@@ -82,8 +97,9 @@ impl Bed {
         Self {
             tap,
             stack: stack(own, seed),
-            wires: [0, 1].map(|side| Wire::new(impairment, seed * 2 + side)),
+            wires: [0, 1].map(|side| Wire::new(impairment, setting("ABEY_SEED", seed) * 2 + side)),
             epoch: std::time::Instant::now(),
+            silence: Duration::ZERO,
         }
     }
 
@@ -125,18 +141,24 @@ impl Bed {
     /// Goes round until `app` says that it is done.
     fn run(&mut self, mut app: impl FnMut(&mut Stack, Instant) -> bool) {
         let begun = std::time::Instant::now();
+        let patience = Duration::from_secs(setting("ABEY_PATIENCE", PATIENCE.as_secs()));
+        let mut last = (begun, 0);
         loop {
             self.turn();
+            let segments = self.stack.counters().tcp_in_segments;
+            if last.1 != segments {
+                last = (std::time::Instant::now(), segments);
+            }
+            self.silence = self.silence.max(last.0.elapsed());
             let now = Instant(self.now());
             if app(&mut self.stack, now) {
                 self.transmit();
                 return;
             }
             self.transmit();
-            if begun.elapsed() > PATIENCE {
-                let kernel =
-                    Command::new("ss").args(["-tani"]).output().map(|output| output.stdout).unwrap_or_default();
-                panic!("stuck: {:#?}\n{:?}\n{}", self.stack.counters(), self.stack, String::from_utf8_lossy(&kernel));
+            if begun.elapsed() > patience {
+                let kernel = [output("ss", &["-tanim"]), output("nstat", &["-az"])].concat();
+                panic!("stuck: {:#?}\n{:?}\n{kernel}", self.stack.counters(), self.stack);
             }
         }
     }
@@ -292,7 +314,7 @@ fn impaired() -> Impairment {
     Impairment {
         delay: 300 * MICROSECOND,
         jitter: MILLISECOND,
-        loss: 0.01,
+        loss: setting("ABEY_PERCENT", 1) as f64 / 100.0,
         duplication: 0.005,
         ..Impairment::default()
     }
@@ -324,6 +346,7 @@ fn check_clean(bed: &Bed, impairment: Impairment) {
         for (name, value) in counters.iter().filter(|(_, value)| *value > 0) {
             eprintln!("{name} {value}");
         }
+        eprintln!("longest silence {:?}; the kernel: {}", bed.silence, output("nstat", &["-a"]));
     }
     let errors = counters.tcp_in_errors + counters.tcp_in_checksum_errors + counters.ip_in_header_errors;
     assert_eq!(errors + counters.tcp_established_resets + counters.tcp_timeouts_aborted, 0, "{counters:#?}");

@@ -384,3 +384,64 @@ fn an_acknowledgement_from_the_edge_of_a_full_window_counts() {
     script.inject(&seg("A", 2049, 1001));
     assert_eq!(script.stack.unacknowledged_bytes(id), Ok(0));
 }
+
+/// A peer's retransmission has an old number, but what it acknowledges and offers is news: SND.WND must not move along with
+/// SND.UNA past what was offered.
+#[test]
+fn the_window_of_a_retransmission_counts_if_it_acknowledges_more() {
+    let mut script = script();
+    let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).window(2000));
+    script.write(id, 5000);
+    assert_eq!(script.sent().len(), 2);
+    script.inject(&seg("A", 1001, 1).data(1000).window(2000));
+    script.sent();
+    script.inject(&seg("A", 1, 2001).data(1000).window(0));
+    let sent = script.sent();
+    assert!(sent.iter().all(|segment| segment.payload.is_empty()), "the peer offers nothing: {sent:?}");
+}
+
+/// A peer that runs out of memory closes its window over what is in flight, and ignores what begins beyond it: only from
+/// inside does it hear our acknowledgements.
+#[test]
+fn acknowledgements_to_a_window_that_shrank_come_from_inside_it() {
+    let mut script = script();
+    let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).window(5000));
+    script.write(id, 5000);
+    assert_eq!(script.sent().len(), 5);
+    script.inject(&seg("A", 1, 1001).window(0));
+    script.sent();
+    script.inject(&seg("A", 1, 1001).data(1000).window(0));
+    let ack = script.one();
+    assert_eq!((ack.seq, ack.ack), (1001, 1001));
+    // What is sent again must fit as well; the first segment asks whether anything does.
+    let again = |script: &mut Script| {
+        let sent: Vec<_> = script.pass(3 * SECOND).into_iter().map(|(_, segment)| segment).collect();
+        ranges(&sent)
+    };
+    assert!(again(&mut script).iter().all(|&range| range == (1001, 1000)));
+    script.inject(&seg("PA", 1001, 1001).data(1).window(300));
+    script.sent();
+    let sent = again(&mut script);
+    assert!(!sent.is_empty() && sent.iter().all(|&range| range == (1001, 300)), "{sent:?}");
+    script.inject(&seg("PA", 1002, 1301).data(1).window(5000));
+    let sent = ranges(&script.sent());
+    assert_eq!(sent[0], (1301, 700), "{sent:?}");
+}
+
+/// RFC 9293, 3.8.6.1: a peer that answers, with a closed window, is never given up; one that does not answer is.
+#[test]
+fn a_window_that_closed_over_data_may_stay_closed() {
+    let mut script = Script::new(|settings| settings.retries = 4);
+    let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).window(5000));
+    script.write(id, 2000);
+    script.sent();
+    for _ in 0..50 {
+        script.inject(&seg("A", 1, 1).window(0));
+        script.pass(SECOND / 10);
+        script.inject(&seg("A", 1, 1).window(0));
+        script.pass(SECOND);
+    }
+    assert_eq!(script.stack.take_error(id), Ok(None));
+    script.pass(1000 * SECOND);
+    assert_eq!(script.stack.take_error(id), Ok(Some(SocketError::TimedOut)));
+}

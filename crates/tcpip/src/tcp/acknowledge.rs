@@ -5,7 +5,7 @@
 //! window changes; the timer.
 
 use super::{
-    connection::{Connection, Context, State},
+    connection::{Connection, Context, Owner, State},
     isn,
     newreno::Recovery,
     options::Options,
@@ -64,6 +64,15 @@ impl Connection {
                 self.timer = Timer::Off;
             }
             return true;
+        }
+        if had_window == 0 && self.outbox.window() > 0 && matches!(self.timer, Timer::Retransmit(_)) {
+            // What was sent into the closed window was not taken; it is sent again soon, not when patience says.
+            self.rtt.forward_progress();
+            self.timer = Timer::Retransmit(cx.now.plus(self.rtt.timeout()));
+        }
+        if self.outbox.window() == 0 && self.owner != Owner::Nobody {
+            // RFC 9293, 3.8.6.1: a window may stay closed as long as it is acknowledged, also one that closed over data.
+            self.rtt.answered(cx.settings.retries);
         }
         let is_duplicate = news.bytes == 0 && payload == 0 && !window_changed && !header.has(Flags::FIN);
         self.find_losses(cx, header, news, is_duplicate, outstanding);
@@ -210,7 +219,7 @@ impl Connection {
         }
         match self.state {
             State::FinWait1 => {
-                let orphan = self.owner == super::connection::Owner::Nobody;
+                let orphan = self.owner == Owner::Nobody;
                 let patience = crate::time::nanos(cx.settings.fin_wait_2);
                 self.state = State::FinWait2 { until: orphan.then(|| cx.now.plus(patience)) };
                 self.linger_until = None;

@@ -38,9 +38,9 @@ pub(crate) struct Outbox {
     /// SND.UNA and SND.NXT.
     pub una: Seq,
     pub nxt: Seq,
-    /// SND.WND in bytes, and the segment it came with (WL1, WL2).
+    /// SND.WND in bytes, and the number of the segment it came with (WL1).
     window: u32,
-    updated_by: (Seq, Seq),
+    updated_by: Seq,
     largest_window: u32,
     /// The shift of the peer's window, if scaling was agreed on.
     scale: Option<u8>,
@@ -59,7 +59,7 @@ impl Outbox {
             una: initial,
             nxt: initial,
             window: 0,
-            updated_by: (Seq(0), Seq(0)),
+            updated_by: Seq(0),
             largest_window: 0,
             scale: None,
             fin: Fin::Open,
@@ -135,19 +135,37 @@ impl Outbox {
         matches!(self.fin, Fin::Sent(at) if self.una.after(at))
     }
 
-    /// Takes the window of a segment, if it is not older than the last one that did. Whether it changed.
+    /// Takes the window of a segment that acknowledges `ack`, which is not before SND.UNA, unless it is older than the one
+    /// that is known. Whether it changed. A segment that acknowledges more was sent later, also if its number is lower, as a
+    /// retransmission's is: RFC 9293's rule, which goes by the number first, would keep the old window and move it along with
+    /// SND.UNA, past what the peer ever offered. Of two that agree in both the larger window is the later one, as windows do
+    /// not shrink; except to zero, by a peer that ran out of memory.
     pub(crate) fn update_window(&mut self, seq: Seq, ack: Seq, field: u16, is_syn: bool) -> bool {
-        let (wl1, wl2) = self.updated_by;
-        if !is_syn && (seq.before(wl1) || seq == wl1 && ack.before(wl2)) {
-            return false;
-        }
         // The window of a SYN is never scaled (RFC 7323, section 2.2).
         let window = u32::from(field) << if is_syn { 0 } else { self.scale.unwrap_or(0) };
+        let tie = seq == self.updated_by && (window > self.window || window == 0);
+        if !is_syn && !ack.after(self.una) && !seq.after(self.updated_by) && !tie {
+            return false;
+        }
         let changed = window != self.window;
         self.window = window;
-        self.updated_by = (seq, ack);
+        self.updated_by = seq;
         self.largest_window = self.largest_window.max(window);
         changed
+    }
+
+    /// Bytes that the peer's window has room for from `start` on.
+    pub(crate) fn room_from(&self, start: Seq) -> u32 {
+        self.una.plus(self.window).distance(start).max(0).cast_unsigned()
+    }
+
+    /// The number of a segment without data: SND.NXT, unless the peer took back what it offered. Then it would ignore, as
+    /// out of its window, an acknowledgement from there.
+    pub(crate) fn acceptable(&self) -> Seq {
+        let edge = self.una.plus(self.window);
+        // What scaling rounded away was not taken back.
+        let slack = 1 << self.scale.unwrap_or(0);
+        if self.nxt.distance(edge) < slack { self.nxt } else { edge }
     }
 
     /// Everything before `una` arrived. Whether a refused writer can go on.
@@ -170,7 +188,7 @@ impl Outbox {
         if unsent == 0 && self.fin != Fin::Queued {
             return Err(Held::Nothing);
         }
-        let usable = self.una.plus(self.window).distance(self.nxt).max(0).cast_unsigned();
+        let usable = self.room_from(self.nxt);
         let data = unsent.min(mss).min(usable);
         let drains = data == unsent;
         let fin = drains && self.fin == Fin::Queued && usable > data;
@@ -264,7 +282,23 @@ mod tests {
     fn an_old_segment_does_not_change_the_window() {
         let mut outbox = outbox(1000);
         assert!(!outbox.update_window(Seq(4), Seq(0), 1, false));
+        assert!(!outbox.update_window(Seq(5), Seq(0), 999, false), "windows do not shrink: it was overtaken");
         assert_eq!(outbox.window(), 1000);
+        outbox.nxt = Seq(100);
+        assert!(outbox.update_window(Seq(4), Seq(1), 1, false), "a retransmission that acknowledges more");
+        assert!(outbox.update_window(Seq(4), Seq(1), 0, false), "out of memory");
+    }
+
+    #[test]
+    fn an_acknowledgement_comes_from_inside_the_window() {
+        let mut outbox = outbox(1000);
+        outbox.set_scale(4);
+        outbox.nxt = Seq(500);
+        assert_eq!(outbox.acceptable(), Seq(500));
+        outbox.update_window(Seq(6), Seq(0), 31, false);
+        assert_eq!(outbox.acceptable(), Seq(500), "4 bytes were rounded away");
+        outbox.update_window(Seq(7), Seq(0), 30, false);
+        assert_eq!(outbox.acceptable(), Seq(480));
     }
 
     #[test]

@@ -101,6 +101,11 @@ impl Rtt {
         self.backoff = 0;
     }
 
+    /// The peer lives, though it takes nothing: however long that lasts, it is not given up after `tries`.
+    pub(crate) fn answered(&mut self, tries: u8) {
+        self.backoff = self.backoff.min(tries - 1);
+    }
+
     pub(crate) const fn backoff(&self) -> u8 {
         self.backoff
     }

@@ -71,7 +71,13 @@ impl Connection {
             return None;
         }
         let index = self.scoreboard.first_waiting()?;
-        self.scoreboard.split(index, self.mss());
+        let start = self.scoreboard.get(index)?.start;
+        let room = self.outbox.room_from(start);
+        if room == 0 && start != self.outbox.una {
+            return None;
+        }
+        // The window may have shrunk: what ends beyond it is not acceptable as a whole. The first segment is the probe.
+        self.scoreboard.split(index, if room == 0 { self.mss() } else { room.min(self.mss()) });
         let segment = *self.scoreboard.get(index)?;
         let in_flight = self.in_flight();
         let begins = core::mem::take(&mut self.recovery_begins);
@@ -109,8 +115,12 @@ impl Connection {
     /// New data if there is any, whatever the congestion window says, else the last segment again (RFC 8985, 7.3).
     fn loss_probe(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
         let last = *self.scoreboard.last()?;
-        cx.counters.tcp_loss_probes += 1;
         let new = self.outbox.next_new(self.mss(), true, true, true).ok();
+        if new.is_none() && self.outbox.room_from(last.start) < last.len() {
+            // The window shrank: it would not be taken, and nothing learnt. The timer goes on.
+            return None;
+        }
+        cx.counters.tcp_loss_probes += 1;
         let outgoing = if let Some(range) = new {
             let outgoing = self.send_new(cx, range);
             self.rack.probed(self.outbox.nxt, false);
@@ -178,13 +188,9 @@ impl Connection {
         if !self.ack.is_due() {
             return None;
         }
-        let seq = self.outbox.nxt;
-        Some(self.bare(cx, seq))
-    }
-
-    fn bare(&mut self, cx: &mut Context<'_>, seq: Seq) -> Outgoing {
         cx.counters.tcp_out_segments += 1;
-        Outgoing { header: self.header(cx, seq, Flags::default(), false), offset: 0, len: 0 }
+        let seq = self.outbox.acceptable();
+        Some(Outgoing { header: self.header(cx, seq, Flags::default(), false), offset: 0, len: 0 })
     }
 
     /// A segment that is no longer acceptable, which the peer must answer. It may ignore everything else in it, so what
@@ -231,7 +237,7 @@ impl Connection {
     pub(crate) fn reset(&self, cx: &Context<'_>) -> Header {
         let timestamp = self.timestamp(cx);
         Header {
-            seq: self.outbox.nxt,
+            seq: self.outbox.acceptable(),
             ack: self.inbox.next(),
             flags: Flags::RST.with(Flags::ACK),
             window: 0,
