@@ -93,6 +93,13 @@ impl<K: Key> Wheel<K> {
         }
     }
 
+    /// Whether `key` will be looked at by the time `deadline` has passed, for tests.
+    pub(crate) fn covers(&self, key: K, deadline: Instant) -> bool {
+        self.nodes.get(key).is_some_and(|node| {
+            node.tick <= tick_at(deadline) && node.deadline.is_some_and(|own| tick_at(own) <= tick_at(deadline))
+        })
+    }
+
     /// When [`Wheel::pop`] should next be called. Often earlier than the earliest deadline (an entry has to move down a
     /// level, or its deadline moved out meanwhile), never later than it by more than a tick.
     pub(crate) fn next_wake(&self) -> Option<Instant> {

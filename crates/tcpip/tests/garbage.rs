@@ -276,6 +276,8 @@ impl Bench {
             }
             Step::Send => self.send(),
         }
+        let at = self.script.at();
+        self.stack().audit(at).unwrap();
         while self.stack().poll_event().is_some() {}
         self.check();
     }

@@ -445,3 +445,42 @@ fn a_window_that_closed_over_data_may_stay_closed() {
     script.pass(1000 * SECOND);
     assert_eq!(script.stack.take_error(id), Ok(Some(SocketError::TimedOut)));
 }
+
+/// Karn's rule, for all that one acknowledgement covers: it came late because of what was lost, and says nothing of the
+/// path. Else timeouts make timeouts longer.
+#[test]
+fn an_acknowledgement_that_took_a_retransmission_is_no_round_trip() {
+    let mut script = script();
+    let id = script.accepted(&seg("S", 0, 0).options(1000, None, false));
+    script.write(id, 2000);
+    assert_eq!(ranges(&script.sent()), [(1, 1000), (1001, 1000)]);
+    let again = script.pass(30 * SECOND);
+    assert!(!again.is_empty() && again.iter().all(|(_, segment)| segment.seq == 1));
+    script.inject(&seg("A", 1, 2001));
+    script.write(id, 1000);
+    script.sent();
+    let again = script.pass(30 * SECOND);
+    assert!(again[0].0 < SECOND, "after {} ns", again[0].0);
+}
+
+/// The same for timestamps, on both sides: the answer to a retransmission echoes the retransmission, and an echo that is
+/// older than that is not believed.
+#[test]
+fn the_echo_of_a_lost_acknowledgement_is_no_round_trip() {
+    let mut script = script();
+    let id = script.accepted(&seg("S", 0, 0).options(1000, None, false).timestamp(100, 0));
+    for value in [200, 300] {
+        let echo = script.stack.counters().tcp_out_segments as u32;
+        script.inject(&seg("PA", 1, 1).data(10).timestamp(value, echo));
+        assert_eq!(script.one().timestamp.unwrap().1, value);
+    }
+    script.write(id, 1000);
+    let first = script.one().timestamp.unwrap().0;
+    script.pass(100 * SECOND);
+    script.inject(&seg("A", 11, 989).timestamp(400, first));
+    script.inject(&seg("A", 11, 1001).timestamp(400, first));
+    script.write(id, 900);
+    script.sent();
+    let again = script.pass(30 * SECOND);
+    assert!(again[0].0 < SECOND, "after {} ns", again[0].0);
+}

@@ -4,6 +4,7 @@
 //! *settles* the socket: is its timer right, has it something to send, is there news for the application, is it over?
 //! Everything that touches a connection ends in `settle`, so there is one place where these can be wrong.
 
+mod audit;
 mod datagrams;
 mod input;
 mod link;

@@ -26,6 +26,8 @@ struct News {
     sacked: u32,
     /// The peer reported a duplicate.
     duplicate: bool,
+    /// Something that was sent more than once is among what was acknowledged.
+    resent: bool,
     /// Round trips of the first and the last of the segments that were sent once.
     first_rtt: Option<u64>,
     last_rtt: Option<u64>,
@@ -98,7 +100,9 @@ impl Connection {
             news.bytes = header.ack.since(old_una);
             self.scoreboard.acknowledge(header.ack, |segment| {
                 news.segments += 1;
-                if !segment.is_resent() {
+                if segment.is_resent() {
+                    news.resent = true;
+                } else {
                     let rtt = now.nanos_since(segment.at);
                     news.first_rtt.get_or_insert(rtt);
                     news.last_rtt = Some(rtt);
@@ -148,9 +152,11 @@ impl Connection {
         let echoed = || {
             let timestamp = header.options.timestamp.filter(|_| self.timestamps.is_some() && news.bytes > 0)?;
             let age = isn::timestamp(cx.now, self.timestamp_offset).wrapping_sub(timestamp.echo);
-            (timestamp.echo != 0 && age > 0 && age < LONGEST_ECHO).then(|| u64::from(age) * MILLISECOND)
+            let most = self.rtt.plausible();
+            (timestamp.echo != 0 && age > 0 && age < LONGEST_ECHO).then(|| (u64::from(age) * MILLISECOND).min(most))
         };
-        if let Some(rtt) = news.first_rtt.or_else(echoed) {
+        // Karn: an acknowledgement that took a retransmission to come says nothing of the others it covers either.
+        if let Some(rtt) = news.first_rtt.filter(|_| !news.resent).or_else(echoed) {
             self.rtt.sample(rtt);
         }
         if let Some(rtt) = news.last_rtt {
@@ -199,7 +205,10 @@ impl Connection {
             self.enter_recovery(outstanding);
             self.rearm(cx);
         }
-        if let Some(wait) = again {
+        // A round trip that a loss made long would have this timer come after the one it stands in for.
+        if let Some(wait) = again
+            && wait < self.rtt.timeout()
+        {
             self.timer = Timer::Reorder(cx.now.plus(wait));
         }
     }

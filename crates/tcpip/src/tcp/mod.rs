@@ -2,6 +2,7 @@
 
 pub(crate) mod ack;
 pub(crate) mod acknowledge;
+mod audit;
 pub(crate) mod congestion;
 pub(crate) mod connection;
 pub(crate) mod cookies;

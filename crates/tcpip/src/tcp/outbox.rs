@@ -138,13 +138,11 @@ impl Outbox {
     /// Takes the window of a segment that acknowledges `ack`, which is not before SND.UNA, unless it is older than the one
     /// that is known. Whether it changed. A segment that acknowledges more was sent later, also if its number is lower, as a
     /// retransmission's is: RFC 9293's rule, which goes by the number first, would keep the old window and move it along with
-    /// SND.UNA, past what the peer ever offered. Of two that agree in both the larger window is the later one, as windows do
-    /// not shrink; except to zero, by a peer that ran out of memory.
+    /// SND.UNA, past what the peer ever offered. A window that shrinks is believed: a peer that ran out of memory means it.
     pub(crate) fn update_window(&mut self, seq: Seq, ack: Seq, field: u16, is_syn: bool) -> bool {
         // The window of a SYN is never scaled (RFC 7323, section 2.2).
         let window = u32::from(field) << if is_syn { 0 } else { self.scale.unwrap_or(0) };
-        let tie = seq == self.updated_by && (window > self.window || window == 0);
-        if !is_syn && !ack.after(self.una) && !seq.after(self.updated_by) && !tie {
+        if !is_syn && !ack.after(self.una) && seq.before(self.updated_by) {
             return false;
         }
         let changed = window != self.window;
@@ -282,7 +280,6 @@ mod tests {
     fn an_old_segment_does_not_change_the_window() {
         let mut outbox = outbox(1000);
         assert!(!outbox.update_window(Seq(4), Seq(0), 1, false));
-        assert!(!outbox.update_window(Seq(5), Seq(0), 999, false), "windows do not shrink: it was overtaken");
         assert_eq!(outbox.window(), 1000);
         outbox.nxt = Seq(100);
         assert!(outbox.update_window(Seq(4), Seq(1), 1, false), "a retransmission that acknowledges more");

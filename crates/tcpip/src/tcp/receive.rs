@@ -123,7 +123,12 @@ impl Connection {
         if header.has(Flags::SYN) {
             self.challenge(cx);
         } else if payload.len() > 0 {
-            // A retransmission of what is here already: its sender must learn, and no loop comes of data.
+            // A retransmission of what is here already: its sender must learn, and no loop comes of data. If it is of the
+            // last that was acknowledged, that acknowledgement was lost: the echo must be of the retransmission, or its
+            // sender takes the time until then for the path's.
+            if header.range(payload.len()).end == self.last_ack_sent {
+                self.take_timestamp(cx, header);
+            }
             self.inbox.note_duplicate(header.range(payload.len()));
             cx.counters.tcp_dsack_sent += u64::from(self.sack && self.inbox.has_duplicate());
             self.ack.at_once();

@@ -58,6 +58,13 @@ impl Rtt {
         });
     }
 
+    /// What a sample of a retransmitted segment counts at most. Its echo may be that of an earlier transmission whose
+    /// acknowledgement was lost, and then it tells how long the timeouts took, which must not make the next ones longer
+    /// still. A path that became slow shows in a few steps.
+    pub(crate) fn plausible(&self) -> u64 {
+        self.smoothed.map_or(self.initial, |smoothed| smoothed.mean + smoothed.mean / 2).max(self.minimum_rto)
+    }
+
     /// Takes a sample into the least round trip.
     pub(crate) fn sample_least(&mut self, now: Instant, rtt: u64) {
         let least = self.least.get_or_insert(Least { since: now, current: rtt, previous: rtt });

@@ -240,6 +240,29 @@ impl Scoreboard {
         self.sacked_segments += u32::from(whole.is_sacked());
     }
 
+    /// Whether the sums are those of the segments, for tests.
+    pub(crate) fn audit(&self) -> Result<(), &'static str> {
+        let mut fresh = Self::default();
+        for segment in &self.segments {
+            fresh.account(segment.marks, segment.len(), true);
+            fresh.waiting += u32::from(segment.is_waiting());
+            fresh.sacked_segments += u32::from(segment.is_sacked());
+        }
+        let sums = |board: &Self| (board.sacked, board.lost, board.resent, board.waiting, board.sacked_segments);
+        if sums(&fresh) != sums(self) {
+            return Err("the scoreboard's sums are not those of its segments");
+        }
+        if self.segments.iter().take(self.waiting_from).any(Sent::is_waiting) {
+            return Err("a segment that waits for retransmission would be passed over");
+        }
+        let contiguous = self.segments.iter().zip(self.segments.iter().skip(1)).all(|(a, b)| a.end == b.start);
+        if contiguous && self.segments.iter().all(|segment| segment.len() > 0) {
+            Ok(())
+        } else {
+            Err("the scoreboard's segments do not follow each other")
+        }
+    }
+
     fn account(&mut self, marks: u8, bytes: u32, add: bool) {
         let change = |sum: &mut u32| *sum = if add { *sum + bytes } else { *sum - bytes };
         if marks & SACKED != 0 {

@@ -41,7 +41,17 @@ pub struct Impairment {
     pub per_byte: u64,
     /// Bytes that may wait for the wire; what does not fit is lost.
     pub queue: u64,
+    /// Probability that a TCP segment without data, SYN or FIN is lost, beside `loss`: only acknowledgements and window
+    /// updates are.
+    pub loss_of_acks: f64,
+    /// Probability that a TCP segment with data or FIN is lost, beside `loss`.
+    pub loss_of_data: f64,
+    /// Now and then everything is lost for so long at most.
+    pub outage: u64,
 }
+
+/// How many frames there are between two outages, on average.
+const OUTAGES: f64 = 1.0 / 150.0;
 
 /// One direction of a wire.
 pub struct Wire {
@@ -50,6 +60,7 @@ pub struct Wire {
     flying: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
     busy_until: u64,
     number: u64,
+    out_until: u64,
     pub delivered: u64,
     pub lost: u64,
     pub corrupted: u64,
@@ -64,6 +75,7 @@ impl Wire {
             flying: BinaryHeap::new(),
             busy_until: 0,
             number: 0,
+            out_until: 0,
             delivered: 0,
             lost: 0,
             corrupted: 0,
@@ -72,10 +84,14 @@ impl Wire {
     }
 
     pub fn send(&mut self, now: u64, frame: Vec<u8>) {
-        let Impairment { delay, jitter, loss, duplication, corruption, per_byte, queue } = self.impairment;
+        let Impairment { delay, jitter, loss, duplication, corruption, per_byte, queue, .. } = self.impairment;
         self.longest = self.longest.max(frame.len());
         let start = self.busy_until.max(now);
         if self.random.random_bool(loss) || per_byte > 0 && (start - now) / per_byte > queue {
+            self.lost += 1;
+            return;
+        }
+        if self.is_singled_out(now, &frame) {
             self.lost += 1;
             return;
         }
@@ -96,6 +112,20 @@ impl Wire {
         }
     }
 
+    /// Whether the frame is of a kind that is lost here, or comes in an outage.
+    fn is_singled_out(&mut self, now: u64, frame: &[u8]) -> bool {
+        let Impairment { loss_of_acks, loss_of_data, outage, .. } = self.impairment;
+        if outage > 0 && now >= self.out_until && self.random.random_bool(OUTAGES) {
+            self.out_until = now + self.random.random_range(0..outage);
+        }
+        let kind = match carries(frame) {
+            Some(true) => loss_of_data,
+            Some(false) => loss_of_acks,
+            None => 0.0,
+        };
+        now < self.out_until || kind > 0.0 && self.random.random_bool(kind)
+    }
+
     pub fn next(&self) -> Option<u64> {
         self.flying.peek().map(|Reverse((at, ..))| *at)
     }
@@ -111,6 +141,17 @@ impl Wire {
     }
 }
 
+/// Whether a TCP segment carries anything that is acknowledged; `None` for everything else, and for SYNs.
+fn carries(frame: &[u8]) -> Option<bool> {
+    let (protocol, tcp, end) = match frame[12..14] {
+        [8, 0] => (frame[23], 34, 14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]))),
+        [0x86, 0xdd] => (frame[20], 54, 54 + usize::from(u16::from_be_bytes([frame[18], frame[19]]))),
+        _ => return None,
+    };
+    let flags = *frame.get(tcp + 13).filter(|flags| protocol == 6 && **flags & 2 == 0)?;
+    Some(flags & 1 != 0 || end > tcp + usize::from(frame[tcp + 12] >> 4) * 4)
+}
+
 /// Two hosts and the wires between them. `wires[0]` leads to host 1, `wires[1]` to host 0.
 pub struct World {
     pub now: u64,
@@ -118,8 +159,15 @@ pub struct World {
     pub wires: [Wire; 2],
     /// A time at which the application wants to do something.
     pub alarm: Option<u64>,
+    /// Now and then a host stands still for so long at most: it neither receives nor sends, and its timers come late.
+    pub pause: u64,
+    paused_until: [u64; 2],
+    random: Xoshiro256PlusPlus,
     out: Frames,
 }
+
+/// How many steps there are between two pauses, on average.
+const PAUSES: f64 = 1.0 / 300.0;
 
 impl World {
     pub fn new(hosts: [Stack; 2], impairment: Impairment, seed: u64) -> Self {
@@ -128,6 +176,9 @@ impl World {
             hosts,
             wires: [0, 1].map(|side| Wire::new(impairment, seed * 2 + side)),
             alarm: None,
+            pause: 0,
+            paused_until: [0; 2],
+            random: Xoshiro256PlusPlus::seed_from_u64(!seed),
             out: Frames::default(),
         }
     }
@@ -138,8 +189,8 @@ impl World {
 
     /// Sends what the hosts have to send.
     pub fn transmit(&mut self) {
-        for (host, wire) in self.hosts.iter_mut().zip(&mut self.wires) {
-            while host.poll_transmit_burst(Instant(self.now), &mut self.out, 64) > 0 {
+        for ((host, wire), paused) in self.hosts.iter_mut().zip(&mut self.wires).zip(self.paused_until) {
+            while paused <= self.now && host.poll_transmit_burst(Instant(self.now), &mut self.out, 64) > 0 {
                 for frame in self.out.frames.drain(..) {
                     trace(self.now, &frame);
                     wire.send(self.now, frame);
@@ -150,14 +201,17 @@ impl World {
 
     /// The next time anything happens.
     pub fn next(&self) -> Option<u64> {
-        let wires = self.wires.iter().filter_map(Wire::next);
-        let hosts = self.hosts.iter().filter_map(|host| host.poll_timeout().map(|at| at.0));
-        wires.chain(hosts).chain(self.alarm).min()
+        // What leads to a host waits until it is awake.
+        let wires = (0..2).filter_map(|side| Some(self.wires[side].next()?.max(self.paused_until[1 - side])));
+        let hosts = (0..2).filter_map(|side| Some(self.hosts[side].poll_timeout()?.0.max(self.paused_until[side])));
+        let awake = self.paused_until.into_iter().filter(|&until| until > self.now);
+        wires.chain(hosts).chain(awake).chain(self.alarm).min()
     }
 
     /// Goes to the next time something happens and lets it; false if nothing ever will, or not before `limit`.
     pub fn step(&mut self, limit: u64) -> bool {
         self.transmit();
+        self.audit();
         let Some(next) = self.next() else { return false };
         if next > limit {
             return false;
@@ -165,13 +219,31 @@ impl World {
         self.now = next.max(self.now);
         let now = Instant(self.now);
         for side in 0..2 {
-            let frames = self.wires[side].take(self.now);
-            self.hosts[1 - side].handle_frames(now, frames.iter().map(Vec::as_slice));
+            if self.paused_until[1 - side] <= self.now {
+                let frames = self.wires[side].take(self.now);
+                self.hosts[1 - side].handle_frames(now, frames.iter().map(Vec::as_slice));
+            }
         }
-        for host in &mut self.hosts {
-            host.handle_timeout(now);
+        for side in 0..2 {
+            if self.paused_until[side] <= self.now {
+                self.hosts[side].handle_timeout(now);
+            }
         }
+        if self.pause > 0 && self.random.random_bool(PAUSES) {
+            let side = self.random.random_range(0..2);
+            self.paused_until[side] = self.now + self.random.random_range(0..self.pause);
+        }
+        self.audit();
         true
+    }
+
+    /// Nothing may stand still without a timer.
+    pub fn audit(&self) {
+        for (side, host) in self.hosts.iter().enumerate() {
+            if let Err((id, rule)) = host.audit(self.at()) {
+                panic!("host {side}, {id:?} at {}: {rule}", self.now);
+            }
+        }
     }
 
     /// Lets everything happen that happens within `span`.
