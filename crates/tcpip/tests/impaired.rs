@@ -255,7 +255,7 @@ impl Run {
 /// One direction only loses acknowledgements, or only data, or everything for seconds at a time.
 fn single_out(impairment: &mut Impairment, random: &mut impl Rng) {
     match random.random_range(0..5) {
-        0 => impairment.loss_of_acks = [0.2, 0.6][random.random_range(0..2)],
+        0 => impairment.loss_of_acks = [0.1, 0.4][random.random_range(0..2)],
         1 => impairment.loss_of_data = 0.3,
         2 => impairment.outage = 5 * SECOND,
         3 => (impairment.loss_of_acks, impairment.outage) = (0.5, SECOND),

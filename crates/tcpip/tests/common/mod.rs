@@ -65,6 +65,8 @@ pub struct Wire {
     pub lost: u64,
     pub corrupted: u64,
     pub longest: usize,
+    /// What was sent, if it is to be kept.
+    pub record: Option<Vec<Vec<u8>>>,
 }
 
 impl Wire {
@@ -80,12 +82,16 @@ impl Wire {
             lost: 0,
             corrupted: 0,
             longest: 0,
+            record: None,
         }
     }
 
     pub fn send(&mut self, now: u64, frame: Vec<u8>) {
         let Impairment { delay, jitter, loss, duplication, corruption, per_byte, queue, .. } = self.impairment;
         self.longest = self.longest.max(frame.len());
+        if let Some(record) = &mut self.record {
+            record.push(frame.clone());
+        }
         let start = self.busy_until.max(now);
         if self.random.random_bool(loss) || per_byte > 0 && (start - now) / per_byte > queue {
             self.lost += 1;
