@@ -92,6 +92,13 @@ impl Bed {
         ip(&format!("addr add 10.0.0.{KERNEL}/24 dev abey0"));
         ip(&format!("addr add fd00::{KERNEL}/64 dev abey0 nodad"));
         ip("link set abey0 up");
+        // The kernel notices the carrier up to a second late, and drops what it should send before that.
+        for _ in 0..500 {
+            if !output("ip", &["-o", "link", "show", "abey0"]).contains("state DOWN") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let mut own = settings(2);
         own.time_wait = Duration::from_secs(1);
         Self {
