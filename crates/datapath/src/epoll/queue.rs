@@ -1,0 +1,270 @@
+//! The inside of an epoll: its interest list, the queue of sockets that may have events, and the threads that sleep.
+//!
+//! Lock order: a shard's lock, then this one. Posting happens with the shard's lock held; so what needs to know what a
+//! socket is ready for takes it out of the queue first, lets go, and then asks the shard.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use abey_delivery::{EpollBusyPoll, EpollConfig, EpollContext, NapiId};
+use abey_tcpip::{Readiness, SocketId};
+use slotmap::SlotMap;
+
+use super::interest::{Event, Interest};
+use crate::shard::Shard;
+use crate::sleeper::Sleeper;
+
+slotmap::new_key_type! {
+    /// An entry of an interest list; that of one that is gone is never another one's.
+    pub(crate) struct EntryKey;
+}
+
+/// A socket in a shard, by the number of the shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) shard: u32,
+    pub(crate) socket: SocketId,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) token: u64,
+    pub(super) interest: Interest,
+    pub(super) parts: Vec<Place>,
+    edges: Readiness,
+    queued: bool,
+    /// It was one-shot, and has been told.
+    spent: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) context: EpollContext,
+    pub(super) entries: SlotMap<EntryKey, Entry>,
+    pub(super) by_place: HashMap<Place, EntryKey>,
+    ready: VecDeque<EntryKey>,
+    sleepers: Vec<Arc<Sleeper>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(super) shards: Arc<[Arc<Shard>]>,
+    inner: Mutex<Inner>,
+}
+
+/// What came of posting an event.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Posted {
+    /// System calls.
+    pub(crate) calls: u64,
+    /// A thread that slept was woken.
+    pub(crate) woke: bool,
+}
+
+/// A socket that may have events, taken out of the queue to be looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    key: EntryKey,
+    place: Place,
+    interest: Interest,
+    edges: Readiness,
+    readiness: Readiness,
+}
+
+impl Queue {
+    pub(crate) fn new(shards: Arc<[Arc<Shard>]>, busy: Option<EpollBusyPoll>) -> Self {
+        let inner = Inner {
+            context: EpollContext::new(EpollConfig::default(), busy),
+            entries: SlotMap::with_key(),
+            by_place: HashMap::new(),
+            ready: VecDeque::new(),
+            sleepers: Vec::new(),
+        };
+        Self { shards, inner: Mutex::new(inner) }
+    }
+
+    pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn shard(&self, id: NapiId) -> Option<&Arc<Shard>> {
+        self.shards.iter().find(|shard| shard.id == id)
+    }
+
+    /// Something happened to a socket. Its shard's lock is held.
+    pub(crate) fn post(&self, key: EntryKey, edges: Readiness) -> Posted {
+        self.inner().post(key, edges)
+    }
+
+    /// An entry's socket is closed. The instances in the answer are to be resumed, without any lock held.
+    #[must_use]
+    pub(crate) fn remove(&self, key: EntryKey) -> Vec<NapiId> {
+        let mut inner = self.inner();
+        let Some(entry) = inner.entries.remove(key) else { return Vec::new() };
+        inner.forget(&entry, &self.shards)
+    }
+
+    /// Resumes instances.
+    pub(crate) fn resume(&self, ids: Vec<NapiId>) {
+        for shard in ids.into_iter().filter_map(|id| self.shard(id)) {
+            shard.resume();
+        }
+    }
+
+    /// Announces that a thread goes to sleep. False: something is ready, or it was woken already.
+    pub(super) fn begin_sleep(&self, sleeper: &Arc<Sleeper>) -> bool {
+        let mut inner = self.inner();
+        if !inner.ready.is_empty() || !sleeper.begin() {
+            return false;
+        }
+        inner.sleepers.push(sleeper.clone());
+        true
+    }
+
+    /// The thread does not sleep any more.
+    pub(super) fn end_sleep(&self, sleeper: &Arc<Sleeper>) {
+        self.inner().sleepers.retain(|other| !Arc::ptr_eq(other, sleeper));
+    }
+
+    /// Wakes every thread that sleeps.
+    pub(crate) fn wake_all(&self) {
+        for sleeper in std::mem::take(&mut self.inner().sleepers) {
+            sleeper.wake();
+        }
+    }
+
+    pub(crate) fn set_busy_poll(&self, busy: Option<EpollBusyPoll>) {
+        let resume = self.inner().context.handle_parameters(busy);
+        self.resume(resume);
+        // A thread that sleeps begins anew, and so by the new parameters.
+        self.wake_all();
+    }
+
+    /// Collects up to `max` events. `candidates` is scratch.
+    pub(super) fn harvest(&self, candidates: &mut Vec<Candidate>, events: &mut Vec<Event>, max: usize) {
+        candidates.clear();
+        if !self.inner().take_candidates(candidates, max) {
+            return;
+        }
+        let mut rest = &mut candidates[..];
+        while let Some(first) = rest.first() {
+            let shard = first.place.shard;
+            let run = rest.iter().take_while(|candidate| candidate.place.shard == shard).count();
+            let (now, later) = rest.split_at_mut(run);
+            self.shards[shard as usize].with(|core| {
+                for candidate in now {
+                    let room = candidate.interest.contains(Interest::OUT);
+                    candidate.readiness = core.readiness(candidate.place.socket, room);
+                }
+            });
+            rest = later;
+        }
+        self.inner().report(candidates, events);
+    }
+}
+
+impl Inner {
+    pub(super) fn insert(&mut self, token: u64, interest: Interest, parts: Vec<Place>) -> EntryKey {
+        let places = parts.clone();
+        let key =
+            self.entries.insert(Entry { token, interest, parts, edges: Readiness::NONE, queued: false, spent: false });
+        for place in places {
+            self.by_place.insert(place, key);
+        }
+        key
+    }
+
+    pub(super) fn set(&mut self, key: EntryKey, token: u64, interest: Interest) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            (entry.token, entry.interest, entry.spent) = (token, interest, false);
+        }
+    }
+
+    /// The entry is out of the list: its instances may be without sockets here now.
+    pub(super) fn forget(&mut self, entry: &Entry, shards: &[Arc<Shard>]) -> Vec<NapiId> {
+        let mut resume = Vec::new();
+        for place in &entry.parts {
+            self.by_place.remove(place);
+            resume.extend(self.context.handle_remove(shards[place.shard as usize].id));
+        }
+        resume
+    }
+
+    pub(super) fn post(&mut self, key: EntryKey, edges: Readiness) -> Posted {
+        let mut posted = Posted::default();
+        let Some(entry) = self.entries.get_mut(key) else { return posted };
+        if entry.spent || !edges.intersects(entry.interest.conditions()) {
+            return posted;
+        }
+        entry.edges |= edges;
+        if !std::mem::replace(&mut entry.queued, true) {
+            self.ready.push_back(key);
+            if let Some(sleeper) = self.sleepers.pop() {
+                posted = Posted { calls: sleeper.wake(), woke: true };
+            }
+        }
+        posted
+    }
+
+    pub(super) fn has_candidates(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    fn take_candidates(&mut self, candidates: &mut Vec<Candidate>, max: usize) -> bool {
+        for _ in 0..max {
+            let Some(key) = self.ready.pop_front() else { break };
+            let Some(entry) = self.entries.get_mut(key) else { continue };
+            entry.queued = false;
+            let edges = std::mem::take(&mut entry.edges);
+            candidates.extend(entry.parts.iter().map(|&place| Candidate {
+                key,
+                place,
+                interest: entry.interest,
+                edges,
+                readiness: Readiness::NONE,
+            }));
+        }
+        !candidates.is_empty()
+    }
+
+    /// Turns candidates into events, and puts level-triggered sockets back: they are looked at again in the next wait.
+    fn report(&mut self, candidates: &[Candidate], events: &mut Vec<Event>) {
+        let others = self.ready.len();
+        for parts in candidates.chunk_by(|a, b| a.key == b.key) {
+            let Candidate { key, interest, edges, .. } = parts[0];
+            let Some(entry) = self.entries.get_mut(key) else { continue };
+            let conditions = interest.conditions();
+            let readiness = parts.iter().fold(Readiness::NONE, |all, part| all | part.readiness);
+            let told = readiness.and(conditions);
+            let edge = interest.contains(Interest::EDGE);
+            if entry.spent || told.is_empty() || edge && !edges.intersects(conditions) {
+                continue;
+            }
+            events.push(Event { token: entry.token, readiness: told });
+            if interest.contains(Interest::ONESHOT) {
+                entry.spent = true;
+            } else if !edge && !std::mem::replace(&mut entry.queued, true) {
+                self.ready.push_back(key);
+            }
+        }
+        // There was more than this wait took: somebody else may take it.
+        if others > 0
+            && let Some(sleeper) = self.sleepers.pop()
+        {
+            sleeper.wake();
+        }
+    }
+}
+
+/// What both sets hold.
+trait And {
+    fn and(self, other: Self) -> Self;
+}
+
+impl And for Readiness {
+    fn and(self, other: Self) -> Self {
+        let all = [Self::READABLE, Self::WRITABLE, Self::READ_CLOSED, Self::HANG_UP, Self::ERROR];
+        all.into_iter().fold(Self::NONE, |both, one| both | one.when(self.contains(one) && other.contains(one)))
+    }
+}

@@ -1,0 +1,134 @@
+//! A wait: the delivery core's machine ([`EpollWait`]) with the steps carried out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use abey_delivery::{EpollWait, Nanos, WaitStep};
+
+use super::interest::Event;
+use super::{Epoll, Queue};
+use crate::error::{EpollError, SystemError};
+use crate::local::Local;
+use crate::shard::Shard;
+use crate::wait;
+
+/// Shards that the wait has become the driver of, or may have; most have one.
+type Touched = Vec<u32>;
+
+impl Epoll {
+    /// Waits until sockets have events, at most `timeout` (`None`: for ever; zero: looks once, which includes one poll of
+    /// the queues), and puts up to `max` of them into `events`, which is emptied first. How many they are.
+    ///
+    /// # Errors
+    /// `max` is 0, the runtime is gone, or there is no descriptor left to sleep on.
+    pub fn wait(&self, events: &mut Vec<Event>, max: usize, timeout: Option<Duration>) -> Result<usize, EpollError> {
+        if max == 0 {
+            return Err(EpollError::NoRoom);
+        }
+        events.clear();
+        let local = Local::get().map_err(SystemError::Sleep)?;
+        let mut wait = local.wait.take().unwrap_or_else(|| EpollWait::new(local.poller()));
+        let clock = self.runtime.clock;
+        let deadline = timeout.map(|timeout| clock.after(timeout));
+        let result = loop {
+            if self.runtime.is_over() {
+                break Err(EpollError::RuntimeGone);
+            }
+            // A mode may bound how long one wait blocks (`fullbusy`); to the caller it is still one.
+            let now = clock.now();
+            let bound = self.runtime.max_wait().map(|span| now + span);
+            let zero = timeout.is_some_and(|timeout| timeout.is_zero());
+            wait.begin(
+                if zero { Nanos::ZERO } else { now },
+                if zero { Some(Nanos::ZERO) } else { deadline.into_iter().chain(bound).min() },
+            );
+            let round = Round { queue: &self.queue, local: &local, max };
+            if round.go(&mut wait, events, || clock.now(), || self.runtime.is_over()) {
+                break Ok(events.len());
+            }
+            if deadline.is_some_and(|deadline| clock.now() >= deadline) {
+                break Ok(0);
+            }
+        };
+        local.wait.replace(Some(wait));
+        result
+    }
+}
+
+struct Round<'a> {
+    queue: &'a Arc<Queue>,
+    local: &'a Local,
+    max: usize,
+}
+
+impl Round<'_> {
+    /// Takes the steps of one wait, up to its end. Whether there are events.
+    fn go(
+        &self,
+        wait: &mut EpollWait,
+        events: &mut Vec<Event>,
+        now: impl Fn() -> Nanos,
+        is_over: impl Fn() -> bool,
+    ) -> bool {
+        let mut candidates = Vec::new();
+        let mut touched = Touched::new();
+        let delivered = loop {
+            let step = {
+                let mut inner = self.queue.inner();
+                if events.is_empty() && inner.has_candidates() {
+                    drop(inner);
+                    self.queue.harvest(&mut candidates, events, self.max);
+                    inner = self.queue.inner();
+                }
+                wait.next(&mut inner.context, now(), !events.is_empty())
+            };
+            match step {
+                WaitStep::Deliver => break true,
+                WaitStep::TimedOut => break false,
+                WaitStep::Sleep { until } => {
+                    self.sleep(until, &mut touched);
+                    if is_over() {
+                        wait.handle_signal(now());
+                    }
+                }
+                WaitStep::Poll { napi, .. } | WaitStep::EndPoll { napi } => {
+                    let Some(shard) = self.queue.shard(napi) else { continue };
+                    self.touch(&mut touched, shard);
+                    let work = wait::busy_step(shard, self.local.thread, step);
+                    if matches!(step, WaitStep::Poll { .. }) {
+                        wait.handle_polled(work);
+                    }
+                }
+                WaitStep::Suspend { napi } => {
+                    let Some(shard) = self.queue.shard(napi) else { continue };
+                    shard.suspend_and_leave(self.local.thread);
+                    touched.retain(|touched| *touched != shard.index.0);
+                }
+                WaitStep::Resume { napi } => {
+                    let Some(shard) = self.queue.shard(napi) else { continue };
+                    shard.resume();
+                }
+            }
+        };
+        for shard in touched {
+            self.queue.shards[shard as usize].leave(self.local.thread);
+        }
+        delivered
+    }
+
+    fn touch(&self, touched: &mut Touched, shard: &Shard) {
+        if !touched.contains(&shard.index.0) {
+            touched.push(shard.index.0);
+        }
+    }
+
+    fn sleep(&self, until: Option<Nanos>, touched: &mut Touched) {
+        let members: Vec<_> = self.queue.inner().context.members().filter_map(|id| self.queue.shard(id)).collect();
+        for shard in &members {
+            self.touch(touched, shard);
+        }
+        let sleeper = &self.local.sleeper;
+        wait::sleep(self.local, members.into_iter().map(|shard| &**shard), until, || self.queue.begin_sleep(sleeper));
+        self.queue.end_sleep(sleeper);
+    }
+}

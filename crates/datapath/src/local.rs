@@ -1,0 +1,46 @@
+//! What every application thread that calls into a runtime has: a number under which it busy polls and drives, and
+//! something to sleep with.
+
+use std::cell::{OnceCell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use abey_delivery::{EpollWait, Poller};
+
+use crate::sleeper::Sleeper;
+
+#[derive(Debug)]
+pub(crate) struct Local {
+    /// The thread's number, unique in the process.
+    pub(crate) thread: u32,
+    pub(crate) sleeper: Arc<Sleeper>,
+    /// Its waits on epolls, one after the other; kept so that waiting does not allocate.
+    pub(crate) wait: RefCell<Option<EpollWait>>,
+}
+
+impl Local {
+    pub(crate) fn poller(&self) -> Poller {
+        Poller(self.thread)
+    }
+
+    /// The calling thread's.
+    ///
+    /// # Errors
+    /// When no descriptor is left for it to sleep on.
+    pub(crate) fn get() -> io::Result<Rc<Self>> {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        thread_local! {
+            static LOCAL: OnceCell<Rc<Local>> = const { OnceCell::new() };
+        }
+        LOCAL.with(|cell| {
+            if let Some(local) = cell.get() {
+                return Ok(local.clone());
+            }
+            let sleeper = Arc::new(Sleeper::new()?);
+            let local = Self { thread: NEXT.fetch_add(1, Ordering::Relaxed), sleeper, wait: RefCell::new(None) };
+            Ok(cell.get_or_init(|| Rc::new(local)).clone())
+        })
+    }
+}

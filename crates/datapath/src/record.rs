@@ -1,0 +1,153 @@
+//! The instance as the datapath calls it, with a recorder: every call with its time and every answer, to be compared with
+//! a plain [`Napi`] that is given the same calls.
+
+use abey_delivery::{Actions, Nanos, Napi, NapiConfig, NapiSettings, PollContext, PollDone, Poller};
+
+/// One call to the delivery core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// [`Napi::enable`].
+    Enable,
+    /// [`Napi::disable`].
+    Disable,
+    /// [`Napi::handle_interrupt`].
+    Interrupt(Nanos),
+    /// [`Napi::handle_unmasked`], and whether packets were pending.
+    Unmasked(Nanos, bool),
+    /// [`Napi::handle_timer`].
+    Timer(Nanos),
+    /// [`Napi::handle_settings`].
+    Settings(NapiSettings),
+    /// [`Napi::suspend`].
+    Suspend(Nanos),
+    /// [`Napi::resume`].
+    Resume(Nanos),
+    /// [`Napi::begin_poll`].
+    BeginPoll(PollContext),
+    /// [`Napi::begin_busy_poll`]: poller, budget, prefer.
+    BeginBusyPoll(Poller, u16, bool),
+    /// [`Napi::handle_poll_done`], and how many packets the poll took.
+    PollDone(Nanos, u16),
+    /// [`Napi::end_busy_poll`].
+    EndBusyPoll(Nanos, Poller),
+}
+
+/// The answer to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Of calls that answer with actions; those that answer with nothing have [`Actions::NONE`].
+    Actions(Actions),
+    /// Of the calls that begin a poll.
+    Budget(Option<u16>),
+    /// Of the end of a poll.
+    Done(PollDone),
+    /// Of the end of a busy poll.
+    Last(Option<u16>, Actions),
+}
+
+/// One transition of the delivery core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// What happened.
+    pub call: Call,
+    /// What the core said.
+    pub answer: Answer,
+}
+
+/// What is told of every transition.
+pub type Recorder = Box<dyn FnMut(Transition) + Send>;
+
+impl Call {
+    /// Makes the call.
+    pub fn apply(self, napi: &mut Napi) -> Answer {
+        match self {
+            Self::Enable => Answer::Actions(napi.enable()),
+            Self::Disable => Answer::Actions(napi.disable()),
+            Self::Interrupt(now) => Answer::Actions(napi.handle_interrupt(now)),
+            Self::Unmasked(now, pending) => Answer::Actions(napi.handle_unmasked(now, pending)),
+            Self::Timer(now) => Answer::Actions(napi.handle_timer(now)),
+            Self::Settings(settings) => {
+                napi.handle_settings(settings);
+                Answer::Actions(Actions::NONE)
+            }
+            Self::Suspend(now) => Answer::Actions(napi.suspend(now)),
+            Self::Resume(now) => Answer::Actions(napi.resume(now)),
+            Self::BeginPoll(context) => Answer::Budget(napi.begin_poll(context)),
+            Self::BeginBusyPoll(poller, budget, prefer) => Answer::Budget(napi.begin_busy_poll(poller, budget, prefer)),
+            Self::PollDone(now, work) => Answer::Done(napi.handle_poll_done(now, work)),
+            Self::EndBusyPoll(now, poller) => {
+                let (last, actions) = napi.end_busy_poll(now, poller);
+                Answer::Last(last, actions)
+            }
+        }
+    }
+}
+
+/// Gives a fresh instance the recorded calls, and returns the first transition at which it answers differently.
+///
+/// `settings` are those that the recorded instance began with.
+pub fn first_difference(
+    config: NapiConfig,
+    settings: NapiSettings,
+    recorded: &[Transition],
+) -> Option<(usize, Transition, Answer)> {
+    let mut napi = Napi::new(config, settings);
+    recorded.iter().enumerate().find_map(|(at, transition)| {
+        let answer = transition.call.apply(&mut napi);
+        (answer != transition.answer).then_some((at, *transition, answer))
+    })
+}
+
+/// A [`Napi`] that is recorded if somebody wants that.
+pub(crate) struct Recorded {
+    napi: Napi,
+    recorder: Option<Recorder>,
+}
+
+impl Recorded {
+    pub(crate) fn new(napi: Napi, recorder: Option<Recorder>) -> Self {
+        Self { napi, recorder }
+    }
+
+    pub(crate) fn get(&self) -> &Napi {
+        &self.napi
+    }
+
+    fn call(&mut self, call: Call) -> Answer {
+        let answer = call.apply(&mut self.napi);
+        if let Some(recorder) = &mut self.recorder {
+            recorder(Transition { call, answer });
+        }
+        answer
+    }
+
+    /// A call that answers with actions.
+    pub(crate) fn act(&mut self, call: Call) -> Actions {
+        match self.call(call) {
+            Answer::Actions(actions) => actions,
+            other => unreachable!("{call:?} is answered with actions, not {other:?}"),
+        }
+    }
+
+    /// A call that begins a poll.
+    pub(crate) fn begin(&mut self, call: Call) -> Option<u16> {
+        match self.call(call) {
+            Answer::Budget(budget) => budget,
+            other => unreachable!("{call:?} is answered with a budget, not {other:?}"),
+        }
+    }
+
+    pub(crate) fn poll_done(&mut self, now: Nanos, work: u16) -> PollDone {
+        match self.call(Call::PollDone(now, work)) {
+            Answer::Done(done) => done,
+            other => unreachable!("the end of a poll is not answered with {other:?}"),
+        }
+    }
+
+    pub(crate) fn end_busy_poll(&mut self, now: Nanos, poller: Poller) -> (Option<u16>, Actions) {
+        match self.call(Call::EndBusyPoll(now, poller)) {
+            Answer::Last(last, actions) => (last, actions),
+            other => unreachable!("the end of a busy poll is not answered with {other:?}"),
+        }
+    }
+}

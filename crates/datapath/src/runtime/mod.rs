@@ -1,0 +1,281 @@
+//! The runtime: the shards of one NIC, their threads, and the settings they live by.
+
+mod builder;
+mod steering;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use abey_delivery::{EpollBusyPoll, Mode, ModeSettings, Nanos, NapiId, NapiSettings, SocketBusyPoll, Store};
+use abey_nic::rss::Rss;
+use abey_tcpip::SocketId;
+
+pub use builder::Builder;
+
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::epoll::{Epoll, Queue};
+use crate::error::{OpenError, SetError, number};
+use crate::pool::Pool;
+use crate::shard::{Core, Shard};
+
+/// The user-space datapath of one NIC.
+///
+/// Dropping it resets its connections and ends its threads; sockets and epolls that are left say so.
+#[derive(Debug)]
+pub struct Runtime {
+    shared: Arc<Shared>,
+    stop: Arc<AtomicBool>,
+    pool: Arc<Pool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// "None" in a word of nanoseconds.
+const NEVER: u64 = u64::MAX;
+
+/// What sockets and epolls keep.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) clock: Clock,
+    pub(crate) shards: Arc<[Arc<Shard>]>,
+    addresses: Vec<(std::net::IpAddr, u8)>,
+    rss: Option<Rss>,
+    store: Mutex<Store>,
+    /// For epolls to come.
+    busy_poll: Mutex<Option<EpollBusyPoll>>,
+    epolls: Mutex<Vec<Weak<Queue>>>,
+    max_wait: AtomicU64,
+    socket_busy_poll: AtomicU64,
+    next: AtomicUsize,
+    over: AtomicBool,
+}
+
+/// What a shard holds at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Census {
+    /// Sockets, those included that their application has closed and that still finish.
+    pub sockets: usize,
+    /// Connections in TIME-WAIT.
+    pub time_waits: usize,
+    /// Sockets that an application holds.
+    pub held: usize,
+}
+
+impl Runtime {
+    /// Begins to build a runtime.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// An epoll for this runtime's sockets, with the busy-poll parameters of the mode.
+    pub fn epoll(&self) -> Epoll {
+        Epoll::new(&self.shared)
+    }
+
+    /// How many shards there are: one for each queue pair.
+    pub fn shards(&self) -> usize {
+        self.shared.shards.len()
+    }
+
+    /// The instances' IDs, in the order of the shards.
+    pub fn napi_ids(&self) -> Vec<u32> {
+        self.shared.shards.iter().map(|shard| number(shard.id)).collect()
+    }
+
+    /// The settings of an instance.
+    ///
+    /// # Errors
+    /// If there is none of that ID.
+    pub fn settings(&self, napi: u32) -> Result<NapiSettings, SetError> {
+        let id = self.shared.find(napi)?;
+        self.shared.store().settings(id).copied().ok_or(SetError::NoSuchNapi(napi))
+    }
+
+    /// Changes the settings of some instances, all or nothing, while traffic flows. They are obeyed from the next schedule
+    /// on.
+    ///
+    /// # Errors
+    /// An ID that is not there, or settings that make no sense together; then nothing was changed.
+    pub fn set(&self, napis: &[u32], change: impl FnMut(&mut NapiSettings)) -> Result<(), SetError> {
+        let ids = napis.iter().map(|napi| self.shared.find(*napi)).collect::<Result<Vec<_>, _>>()?;
+        let mut store = self.shared.store();
+        let change = store.prepare(ids, change)?;
+        // Every shard has its thread from the beginning.
+        let threads = change.threads_needed().to_vec();
+        for (napi, settings) in store.commit(change, &threads)? {
+            self.shared.shards[napi.as_usize()].apply_settings(settings);
+        }
+        Ok(())
+    }
+
+    /// Puts every instance and every epoll of this runtime into a mode, while traffic flows.
+    ///
+    /// # Errors
+    /// None for a mode that was parsed.
+    pub fn set_mode(&self, mode: Mode) -> Result<(), SetError> {
+        self.set_mode_settings(mode.settings())
+    }
+
+    /// As [`Self::set_mode`], for settings that have no name.
+    ///
+    /// # Errors
+    /// Settings that make no sense together.
+    pub fn set_mode_settings(&self, settings: ModeSettings) -> Result<(), SetError> {
+        settings.validate()?;
+        self.set(&self.napi_ids(), |napi| *napi = settings.napi)?;
+        self.shared.set_waits(&settings);
+        Ok(())
+    }
+
+    /// What one shard did so far, or all together.
+    pub fn counters(&self, shard: Option<usize>) -> Counters {
+        let mut sum = Counters::default();
+        for (_, shard) in
+            self.shared.shards.iter().enumerate().filter(|(at, _)| shard.is_none_or(|wanted| wanted == *at))
+        {
+            sum += shard.counters();
+        }
+        sum
+    }
+
+    /// What the stacks did so far, together.
+    pub fn stack_counters(&self) -> abey_tcpip::Counters {
+        let mut sum = abey_tcpip::Counters::default();
+        for shard in self.shared.shards.iter() {
+            shard.with(|core| sum.add(core.stack.counters()));
+        }
+        sum
+    }
+
+    /// What the shards hold now, together.
+    pub fn census(&self) -> Census {
+        let mut census = Census::default();
+        for shard in self.shared.shards.iter() {
+            shard.with(|core| {
+                census.sockets += core.stack.socket_count();
+                census.time_waits += core.stack.time_wait_count();
+                census.held += core.sockets().len();
+            });
+        }
+        census
+    }
+}
+
+impl Shared {
+    pub(crate) fn new_queue(&self) -> Arc<Queue> {
+        let busy = *self.busy_poll.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = Arc::new(Queue::new(self.shards.clone(), busy));
+        let mut epolls = self.epolls.lock().unwrap_or_else(PoisonError::into_inner);
+        epolls.retain(|epoll| epoll.strong_count() > 0);
+        epolls.push(Arc::downgrade(&queue));
+        queue
+    }
+
+    fn store(&self) -> std::sync::MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, napi: u32) -> Result<NapiId, SetError> {
+        let shard = self.shards.iter().find(|shard| number(shard.id) == napi);
+        shard.map(|shard| shard.id).ok_or(SetError::NoSuchNapi(napi))
+    }
+
+    fn set_waits(&self, settings: &ModeSettings) {
+        let word = |span: Option<Nanos>| span.map_or(NEVER, Nanos::as_nanos);
+        self.max_wait.store(word(settings.max_wait), Ordering::Relaxed);
+        self.socket_busy_poll.store(word(settings.socket_busy_poll), Ordering::Relaxed);
+        *self.busy_poll.lock().unwrap_or_else(PoisonError::into_inner) = settings.epoll;
+        for queue in self.live_epolls() {
+            queue.set_busy_poll(settings.epoll);
+        }
+    }
+
+    fn live_epolls(&self) -> Vec<Arc<Queue>> {
+        self.epolls.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(crate) fn max_wait(&self) -> Option<Nanos> {
+        let nanos = self.max_wait.load(Ordering::Relaxed);
+        (nanos != NEVER).then(|| Nanos::from_nanos(nanos))
+    }
+
+    pub(crate) fn socket_busy_poll(&self) -> Option<SocketBusyPoll> {
+        let nanos = self.socket_busy_poll.load(Ordering::Relaxed);
+        (nanos != NEVER).then(|| SocketBusyPoll::new(Nanos::from_nanos(nanos)))
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn next_shard(&self) -> &Arc<Shard> {
+        &self.shards[self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len()]
+    }
+
+    /// Opens a socket in a shard.
+    pub(crate) fn open<R>(
+        &self,
+        shard: &Shard,
+        open: impl FnOnce(&mut Core) -> Result<R, abey_tcpip::OpenError>,
+    ) -> Result<R, OpenError>
+    where
+        R: Opened,
+    {
+        shard.with(|core| {
+            if core.over {
+                return Err(OpenError::RuntimeGone);
+            }
+            if let Some(failed) = &core.failed {
+                return Err(OpenError::Nic(failed.clone()));
+            }
+            let opened = open(core)?;
+            // Known before the lock is let go, so that no event is lost.
+            core.watches(opened.socket());
+            Ok(opened)
+        })
+    }
+}
+
+/// What opening gives: a socket, perhaps with something beside it.
+pub(crate) trait Opened {
+    fn socket(&self) -> SocketId;
+}
+
+impl Opened for SocketId {
+    fn socket(&self) -> SocketId {
+        *self
+    }
+}
+
+impl<T> Opened for (SocketId, T) {
+    fn socket(&self) -> SocketId {
+        self.0
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::Release);
+        for shard in self.shared.shards.iter() {
+            shard.shut_down();
+        }
+        self.stop.store(true, Ordering::Release);
+        self.pool.stop();
+        for shard in self.shared.shards.iter() {
+            shard.wake_service();
+        }
+        for queue in self.shared.live_epolls() {
+            queue.wake_all();
+        }
+        for thread in self.threads.drain(..) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}

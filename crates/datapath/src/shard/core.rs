@@ -1,0 +1,326 @@
+//! What a shard's lock guards: the queue pair, the delivery state, the protocol state; and a poll.
+//!
+//! Nothing here waits or makes a system call but through the NIC. What the rest of the world must be told (the service
+//! thread woken, a line armed) is noted, and done by [`super::Shard`] when the lock is let go.
+
+use std::sync::Arc;
+
+use abey_delivery::{Nanos, NapiIndex, NapiThread, PollContext, Softirq};
+use abey_nic::{Frame, QueuePair};
+use abey_tcpip::{Readiness, SocketId, Stack};
+use slotmap::SecondaryMap;
+
+use super::transmit::Transmit;
+use super::watch::Watches;
+use crate::clock::{Clock, stack_time};
+use crate::counters::Counters;
+use crate::cover::Cover;
+use crate::record::Recorded;
+
+/// Frames of a receive burst: what one call to the NIC may bring.
+const BURST: usize = 64;
+
+/// Who holds the lock, for the counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum By {
+    #[default]
+    Application,
+    Service,
+    Worker,
+}
+
+/// Which counter a poll belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PollBy {
+    Softirq,
+    SoftirqThread,
+    Thread,
+    Worker,
+    Busy,
+}
+
+/// What is to be done when the lock is let go.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    pub(super) wake_service: bool,
+    pub(super) hand_to_pool: bool,
+    pub(super) softirq: bool,
+    /// Frames that the other shards must see too.
+    pub(super) mail: Vec<Vec<u8>>,
+}
+
+pub(crate) struct Core {
+    pub(super) index: NapiIndex,
+    pub(super) clock: Clock,
+    pub(super) nic: Box<dyn QueuePair>,
+    pub(super) napi: Recorded,
+    pub(crate) stack: Stack,
+    /// The shard stands for a CPU whose softirq has this one instance.
+    pub(super) softirq: Softirq,
+    /// The softirq's rest is the service thread's.
+    pub(super) handed_over: bool,
+    pub(super) thread: NapiThread,
+    pub(crate) cover: Cover,
+    pub(super) counters: Counters,
+    pub(super) notes: Notes,
+    pub(super) by: By,
+    receive: Vec<Frame>,
+    pub(super) transmit: Transmit,
+    /// The NIC was asked to tell when the ring has room.
+    pub(super) asked_for_room: bool,
+    pub(super) has_siblings: bool,
+    watches: SecondaryMap<SocketId, Watches>,
+    /// Sockets with [`Watches::wants_room`].
+    room: Vec<SocketId>,
+    /// What the NIC had counted when its system calls were last looked at.
+    nic_calls: u64,
+    /// The device has failed; nothing works any more, and this is why.
+    pub(crate) failed: Option<Arc<str>>,
+    /// The runtime is gone.
+    pub(crate) over: bool,
+}
+
+impl Core {
+    pub(super) fn new(
+        index: NapiIndex,
+        clock: Clock,
+        nic: Box<dyn QueuePair>,
+        napi: Recorded,
+        stack: Stack,
+        softirq: Softirq,
+        has_siblings: bool,
+    ) -> Self {
+        let mtu = nic.capabilities().mtu.max(stack.config().settings().mtu);
+        Self {
+            index,
+            clock,
+            nic,
+            napi,
+            stack,
+            softirq,
+            handed_over: false,
+            thread: NapiThread::default(),
+            cover: Cover::default(),
+            counters: Counters::default(),
+            notes: Notes::default(),
+            by: By::default(),
+            receive: Frame::burst(BURST, mtu),
+            transmit: Transmit::new(mtu),
+            asked_for_room: false,
+            has_siblings,
+            watches: SecondaryMap::new(),
+            room: Vec::new(),
+            nic_calls: 0,
+            failed: None,
+            over: false,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// The stack's time.
+    pub(crate) fn stack_now(&self) -> abey_tcpip::Instant {
+        stack_time(self.clock.now())
+    }
+
+    pub(super) fn calls(&mut self, count: u64) {
+        match self.by {
+            By::Application => self.counters.application_calls += count,
+            By::Service => self.counters.service_calls += count,
+            By::Worker => self.counters.worker_calls += count,
+        }
+    }
+
+    /// Bills the NIC's system calls since the last look to who holds the lock.
+    pub(super) fn bill_nic(&mut self) {
+        let calls = self.nic.counters().system_calls;
+        let new = calls - std::mem::replace(&mut self.nic_calls, calls);
+        self.calls(new);
+    }
+
+    /// Takes up to `budget` packets from the queue to their sockets, and sends what comes of it.
+    pub(super) fn poll(&mut self, budget: u16, by: PollBy) -> u16 {
+        let now = self.now();
+        self.nic.set_time(now.into());
+        let mut work = 0;
+        while work < budget && self.failed.is_none() {
+            let burst = usize::from(budget - work).min(BURST);
+            match self.nic.receive(&mut self.receive[..burst]) {
+                Ok(count) => {
+                    let frames = &self.receive[..count];
+                    if self.has_siblings {
+                        let shared = frames.iter().filter(|frame| concerns_all_shards(frame));
+                        self.notes.mail.extend(shared.map(|frame| frame.to_vec()));
+                    }
+                    if count > 0 {
+                        self.stack.handle_frames(stack_time(now), frames.iter().map(|frame| &**frame));
+                    }
+                    work += count as u16;
+                    if count < burst {
+                        break;
+                    }
+                }
+                Err(error) => self.fail(&error),
+            }
+        }
+        self.count_poll(work, by);
+        self.handle_stack_timeout(now);
+        self.flush(now);
+        work
+    }
+
+    fn count_poll(&mut self, work: u16, by: PollBy) {
+        let counters = &mut self.counters;
+        match by {
+            PollBy::Softirq => counters.softirq_polls += 1,
+            PollBy::SoftirqThread => counters.softirq_thread_polls += 1,
+            PollBy::Thread => counters.thread_polls += 1,
+            PollBy::Worker => counters.worker_polls += 1,
+            PollBy::Busy => {
+                counters.busy_polls += 1;
+                counters.busy_poll_packets += u64::from(work);
+            }
+        }
+        counters.empty_polls += u64::from(work == 0);
+        counters.packets += u64::from(work);
+    }
+
+    pub(super) fn handle_stack_timeout(&mut self, now: Nanos) {
+        if self.stack.poll_timeout().is_some_and(|at| at <= stack_time(now)) {
+            self.stack.handle_timeout(stack_time(now));
+        }
+    }
+
+    /// Sends what the stack has to send.
+    pub(super) fn flush(&mut self, now: Nanos) {
+        if self.failed.is_some() {
+            return;
+        }
+        match self.transmit.flush(now, &mut self.stack, &mut *self.nic) {
+            Ok(0) => {}
+            Ok(sent) => {
+                self.counters.transmitted += sent;
+                self.asked_for_room = false;
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn fail(&mut self, error: &dyn std::error::Error) {
+        self.counters.device_errors += 1;
+        self.failed = Some(error.to_string().into());
+        self.transmit.clear();
+        self.wake_everybody();
+    }
+
+    /// Every thread that waits for a socket of this shard looks at it again.
+    pub(super) fn wake_everybody(&mut self) {
+        let mut calls = 0;
+        for watches in self.watches.values_mut() {
+            calls += watches.post(Readiness::READABLE | Readiness::WRITABLE | Readiness::ERROR | Readiness::HANG_UP);
+        }
+        self.calls(calls);
+    }
+
+    /// Tells those who watch what is new about their sockets.
+    pub(super) fn post_events(&mut self) {
+        let mut calls = 0;
+        while let Some(event) = self.stack.poll_event() {
+            if let Some(watches) = self.watches.get_mut(event.socket) {
+                calls += watches.post(event.edges);
+            }
+        }
+        let (stack, watches) = (&self.stack, &mut self.watches);
+        self.room.retain(|&socket| {
+            let Some(watches) = watches.get_mut(socket) else { return false };
+            let has_room = stack.readiness(socket).contains(Readiness::WRITABLE);
+            if has_room {
+                watches.wants_room = false;
+                calls += watches.post(Readiness::WRITABLE);
+            }
+            !has_room
+        });
+        self.calls(calls);
+    }
+
+    /// The watches of a socket, which is known from now on.
+    pub(crate) fn watches(&mut self, socket: SocketId) -> Option<&mut Watches> {
+        if !self.watches.contains_key(socket) {
+            self.watches.insert(socket, Watches::default());
+        }
+        self.watches.get_mut(socket)
+    }
+
+    pub(crate) fn remove_watches(&mut self, socket: SocketId) -> Watches {
+        self.watches.remove(socket).unwrap_or_default()
+    }
+
+    pub(crate) fn sockets(&self) -> Vec<SocketId> {
+        self.watches.keys().collect()
+    }
+
+    /// What a socket is ready for. Who wants to write and cannot is told when that changes.
+    pub(crate) fn readiness(&mut self, socket: SocketId, wants_room: bool) -> Readiness {
+        if self.failed.is_some() || self.over {
+            return Readiness::READABLE | Readiness::WRITABLE | Readiness::ERROR | Readiness::HANG_UP;
+        }
+        let readiness = self.stack.readiness(socket);
+        if wants_room
+            && !readiness.contains(Readiness::WRITABLE)
+            && let Some(watches) = self.watches.get_mut(socket)
+            && !std::mem::replace(&mut watches.wants_room, true)
+        {
+            self.room.push(socket);
+        }
+        readiness
+    }
+
+    /// Whether interrupts may come.
+    pub(super) fn is_unmasked(&self) -> bool {
+        !self.napi.get().is_masked() && !self.napi.get().is_unmasking()
+    }
+
+    /// Whether polls are the softirq's, so that whoever takes an interrupt can do them.
+    pub(super) fn polls_in_softirq(&self) -> bool {
+        self.napi.get().settings().context == PollContext::Softirq
+    }
+
+    /// When somebody must look at the latest, exactly.
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        self.napi.get().timer().into_iter().chain(self.protocol_deadline()).min()
+    }
+
+    fn protocol_deadline(&self) -> Option<Nanos> {
+        let stack = self.stack.poll_timeout().map(|at| Nanos::from_nanos(at.0));
+        let nic = self.nic.deadline().map(|at| Nanos::from_nanos(at.as_nanos() as u64));
+        stack.into_iter().chain(nic).min()
+    }
+
+    /// When the service thread must look at the latest. TCP's timers are as coarse as the kernel's (one jiffy, 4 ms); and
+    /// where the instance's own timer is armed somebody looks at the queue then anyway, so they wait for that: that is
+    /// what keeps them from costing anything while interrupts are suspended.
+    pub(super) fn service_deadline(&self) -> Option<Nanos> {
+        const JIFFY: u64 = 4_000_000;
+        let coarse = |at: Nanos| Nanos::from_nanos(at.as_nanos().div_ceil(JIFFY) * JIFFY);
+        self.napi.get().timer().or_else(|| self.protocol_deadline().map(coarse))
+    }
+}
+
+/// Whether a frame tells something that every shard must know, although the NIC gave it to one: the answer to a
+/// neighbour's question, or an ICMP error, which is steered by other addresses than the flow it is about.
+fn concerns_all_shards(frame: &[u8]) -> bool {
+    match frame.get(12..14) {
+        // ARP: answers.
+        Some([0x08, 0x06]) => frame.get(20..22) == Some(&[0, 2]),
+        // ICMP: unreachable, time exceeded, parameter problem.
+        Some([0x08, 0x00]) => {
+            let header = frame.get(14).map_or(0, |first| usize::from(first & 15) * 4);
+            frame.get(23) == Some(&1) && matches!(frame.get(14 + header), Some(3 | 11 | 12))
+        }
+        // ICMPv6: errors, neighbour advertisements.
+        Some([0x86, 0xdd]) => frame.get(20) == Some(&58) && matches!(frame.get(54), Some(1..=4 | 136)),
+        _ => false,
+    }
+}

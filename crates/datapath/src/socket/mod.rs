@@ -1,0 +1,150 @@
+//! Sockets: what TCP streams, listeners and UDP sockets have in common.
+//!
+//! A socket lives in the shard its packets arrive on. One that does not belong to a flow (a listener, a UDP socket) may
+//! have a part in every shard.
+
+mod listener;
+mod stream;
+mod udp;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use abey_tcpip::{IoError, Readiness, SocketId};
+
+pub use listener::TcpListener;
+pub use stream::TcpStream;
+pub use udp::UdpSocket;
+
+use crate::error::Error;
+use crate::runtime::Shared;
+use crate::shard::{Core, Shard, Watch};
+use crate::wait::{Part, wait_for};
+
+/// What can be added to an [`Epoll`](crate::Epoll).
+pub trait Source: sealed::Sealed {
+    /// Where it lives.
+    #[doc(hidden)]
+    fn parts(&self) -> Parts<'_>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Where a socket lives.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    pub(crate) runtime: &'a Arc<Shared>,
+    pub(crate) parts: &'a [Part],
+}
+
+/// "No timeout" in [`Handle::timeout`].
+const NEVER: u64 = u64::MAX;
+
+/// A socket; dropping it closes it.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) runtime: Arc<Shared>,
+    pub(crate) parts: Vec<Part>,
+    nonblocking: AtomicBool,
+    timeout: AtomicU64,
+}
+
+impl Handle {
+    /// A socket that was just opened in these places. From here on its events are looked after.
+    pub(crate) fn new(runtime: &Arc<Shared>, parts: Vec<Part>) -> Self {
+        for part in &parts {
+            part.shard.with(|core| {
+                core.watches(part.socket);
+            });
+        }
+        Self { runtime: runtime.clone(), parts, nonblocking: AtomicBool::new(false), timeout: AtomicU64::new(NEVER) }
+    }
+
+    pub(crate) fn set_nonblocking(&self, on: bool) {
+        self.nonblocking.store(on, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_timeout(&self, timeout: Option<Duration>) {
+        let nanos = timeout.map_or(NEVER, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(NEVER));
+        self.timeout.store(nanos, Ordering::Relaxed);
+    }
+
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        let nanos = self.timeout.load(Ordering::Relaxed);
+        (nanos != NEVER).then(|| Duration::from_nanos(nanos))
+    }
+
+    /// The part of a socket that has one.
+    pub(crate) fn part(&self) -> &Part {
+        &self.parts[0]
+    }
+
+    /// Does something at once, in the first part.
+    pub(crate) fn now<R>(&self, work: impl FnOnce(&mut Core, SocketId) -> Result<R, IoError>) -> Result<R, Error> {
+        let part = self.part();
+        on(&part.shard, |core| work(core, part.socket))
+    }
+
+    /// Does something that may have to wait until a part is ready for `interest`, in the first part where it need not.
+    pub(crate) fn when<R>(
+        &self,
+        interest: Readiness,
+        mut work: impl FnMut(&Arc<Shard>, &mut Core, SocketId) -> Result<R, IoError>,
+    ) -> Result<R, Error> {
+        let until = self.timeout().map(|timeout| self.runtime.clock.after(timeout));
+        loop {
+            for part in &self.parts {
+                match on(&part.shard, |core| work(&part.shard, core, part.socket)) {
+                    Err(Error::Socket(IoError::WouldBlock)) => {}
+                    done => return done,
+                }
+            }
+            if self.is_nonblocking() {
+                return Err(IoError::WouldBlock.into());
+            }
+            let busy = self.runtime.socket_busy_poll().filter(|_| interest.contains(Readiness::READABLE));
+            if !wait_for(&self.parts, interest, until, busy)? {
+                return Err(Error::TimedOut);
+            }
+        }
+    }
+}
+
+/// Does something in a shard, if that is possible at all.
+pub(crate) fn on<R>(shard: &Shard, work: impl FnOnce(&mut Core) -> Result<R, IoError>) -> Result<R, Error> {
+    shard.with(|core| {
+        if core.over {
+            return Err(Error::RuntimeGone);
+        }
+        if let Some(failed) = &core.failed {
+            return Err(Error::Nic(failed.clone()));
+        }
+        Ok(work(core)?)
+    })
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        for Part { shard, socket } in &self.parts {
+            let watches = shard.with(|core| {
+                let now = core.stack_now();
+                // A socket that is gone already is closed.
+                let _ = core.stack.close(now, *socket);
+                core.remove_watches(*socket)
+            });
+            for watch in watches.iter() {
+                if let Watch::Epoll { queue, key, .. } = watch {
+                    let resume = queue.remove(*key);
+                    queue.resume(resume);
+                }
+            }
+        }
+    }
+}

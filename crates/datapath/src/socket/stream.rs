@@ -1,0 +1,245 @@
+//! TCP connections.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use abey_tcpip::{IoError, Keepalive, Local, Readiness, Shutdown, SocketError};
+
+use super::{Handle, Parts, Source, sealed};
+use crate::error::{Error, OpenError};
+use crate::runtime::{Runtime, Shared};
+use crate::shard::Shard;
+use crate::wait::{Part, wait_for};
+
+/// A TCP connection. All methods take `&self`; several threads may use it.
+#[derive(Debug)]
+pub struct TcpStream(pub(super) Handle);
+
+impl TcpStream {
+    /// Connects, and waits until the connection is established. Successive connections use the shards in turn.
+    ///
+    /// # Errors
+    /// What is known to be impossible, or what happened.
+    pub fn connect(runtime: &Runtime, remote: SocketAddr) -> Result<Self, OpenError> {
+        Self::connect_timeout(runtime, remote, None)
+    }
+
+    /// As [`Self::connect`], waiting no longer than `timeout`.
+    ///
+    /// # Errors
+    /// As [`Self::connect`], or the time is over.
+    pub fn connect_timeout(
+        runtime: &Runtime,
+        remote: SocketAddr,
+        timeout: Option<Duration>,
+    ) -> Result<Self, OpenError> {
+        let stream = Self::start(runtime.shared(), runtime.shared().next_shard(), remote)?;
+        let until = timeout.map(|timeout| runtime.shared().clock.after(timeout));
+        if !wait_for(&stream.0.parts, Readiness::WRITABLE, until, None)? {
+            return Err(OpenError::TimedOut);
+        }
+        match stream.take_error() {
+            Ok(None) => Ok(stream),
+            Ok(Some(error)) => Err(error.into()),
+            Err(Error::Nic(reason)) => Err(OpenError::Nic(reason)),
+            Err(_) => Err(OpenError::RuntimeGone),
+        }
+    }
+
+    /// Begins to connect, in a given shard or the next one, and returns a non-blocking stream: it is established, or has
+    /// failed ([`Self::take_error`]), when it becomes writable.
+    ///
+    /// # Errors
+    /// What is known to be impossible.
+    pub fn connect_nonblocking(runtime: &Runtime, remote: SocketAddr, shard: Option<usize>) -> Result<Self, OpenError> {
+        let shared = runtime.shared();
+        let shard = match shard {
+            None => shared.next_shard(),
+            Some(index) => {
+                let count = shared.shards.len();
+                shared.shards.get(index).ok_or(OpenError::NoSuchShard { index, count })?
+            }
+        };
+        let stream = Self::start(shared, shard, remote)?;
+        stream.set_nonblocking(true);
+        Ok(stream)
+    }
+
+    /// The port is chosen so that the NIC steers the answers to this shard.
+    fn start(runtime: &Arc<Shared>, shard: &Arc<Shard>, remote: SocketAddr) -> Result<Self, OpenError> {
+        let address = runtime.source_for(remote.ip());
+        let steers = runtime.steering(remote, address, shard.index.as_usize())?;
+        let socket = runtime.open(shard, |core| {
+            let now = core.stack_now();
+            core.stack.connect_from(now, Local { address, port: None }, remote, steers)
+        })?;
+        Ok(Self(Handle::new(runtime, vec![Part { shard: shard.clone(), socket }])))
+    }
+
+    /// Reads what is there; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// [`Error::is_would_block`] if the stream is non-blocking and nothing is there; what happened to the connection.
+    pub fn read(&self, to: &mut [u8]) -> Result<usize, Error> {
+        self.0.when(Readiness::READABLE, |_, core, socket| core.stack.read(socket, to).map_err(established))
+    }
+
+    /// As [`Self::read`], without taking the bytes away.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn peek(&self, to: &mut [u8]) -> Result<usize, Error> {
+        self.0.when(Readiness::READABLE, |_, core, socket| core.stack.peek(socket, to).map_err(established))
+    }
+
+    /// Writes what there is room for, and sends what the windows allow.
+    ///
+    /// # Errors
+    /// [`Error::is_would_block`] if the stream is non-blocking and there is no room; what happened to the connection.
+    pub fn write(&self, bytes: &[u8]) -> Result<usize, Error> {
+        self.0.when(Readiness::WRITABLE, |_, core, socket| core.stack.write(socket, bytes))
+    }
+
+    /// Writes everything.
+    ///
+    /// # Errors
+    /// As [`Self::write`]; how much was written before is not told.
+    pub fn write_all(&self, mut bytes: &[u8]) -> Result<(), Error> {
+        while !bytes.is_empty() {
+            let written = self.write(bytes)?;
+            bytes = &bytes[written..];
+        }
+        Ok(())
+    }
+
+    /// Reads until `to` is full.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; [`IoError::NotConnected`] if the stream ends before.
+    pub fn read_exact(&self, to: &mut [u8]) -> Result<(), Error> {
+        let mut filled = 0;
+        while filled < to.len() {
+            match self.read(&mut to[filled..])? {
+                0 => return Err(IoError::NotConnected.into()),
+                count => filled += count,
+            }
+        }
+        Ok(())
+    }
+
+    /// Shuts one direction or both.
+    ///
+    /// # Errors
+    /// If the connection is not established.
+    pub fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
+        self.0.now(|core, socket| {
+            let now = core.stack_now();
+            core.stack.shutdown(now, socket, how)
+        })
+    }
+
+    /// The error that waits, if any (SO_ERROR); it waits no more.
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn take_error(&self) -> Result<Option<SocketError>, Error> {
+        self.0.now(|core, socket| core.stack.take_error(socket))
+    }
+
+    /// Whether small segments are sent at once (TCP_NODELAY).
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn set_nodelay(&self, on: bool) -> Result<(), Error> {
+        self.0.now(|core, socket| core.stack.set_nodelay(socket, on))
+    }
+
+    /// Probes of an idle connection (SO_KEEPALIVE).
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> Result<(), Error> {
+        self.0.now(|core, socket| {
+            let now = core.stack_now();
+            core.stack.set_keepalive(now, socket, keepalive)
+        })
+    }
+
+    /// How closing ends the connection (SO_LINGER); zero resets it. Closing never waits.
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn set_linger(&self, linger: Option<Duration>) -> Result<(), Error> {
+        self.0.now(|core, socket| core.stack.set_linger(socket, linger))
+    }
+
+    /// Bytes that were written and that the peer has not acknowledged.
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn unacknowledged_bytes(&self) -> Result<usize, Error> {
+        self.0.now(|core, socket| core.stack.unacknowledged_bytes(socket))
+    }
+
+    /// The own end's address.
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn local_addr(&self) -> Result<SocketAddr, Error> {
+        self.0.now(|core, socket| core.stack.local_addr(socket))
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn peer_addr(&self) -> Result<SocketAddr, Error> {
+        self.0.now(|core, socket| core.stack.peer_addr(socket))
+    }
+
+    /// The NAPI instance its packets arrive through (SO_INCOMING_NAPI_ID).
+    pub fn incoming_napi_id(&self) -> u32 {
+        self.0.part().shard.id.get()
+    }
+
+    /// Whether calls wait.
+    pub fn set_nonblocking(&self, on: bool) {
+        self.0.set_nonblocking(on);
+    }
+
+    /// How long one call waits at most.
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        self.0.set_timeout(timeout);
+    }
+}
+
+/// A connection that is still being made has nothing to read *yet*.
+fn established(error: IoError) -> IoError {
+    if error == IoError::NotConnected { IoError::WouldBlock } else { error }
+}
+
+impl io::Read for &TcpStream {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        Ok(TcpStream::read(self, to)?)
+    }
+}
+
+impl io::Write for &TcpStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(TcpStream::write(self, bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl sealed::Sealed for TcpStream {}
+
+impl Source for TcpStream {
+    fn parts(&self) -> Parts<'_> {
+        Parts { runtime: &self.0.runtime, parts: &self.0.parts }
+    }
+}

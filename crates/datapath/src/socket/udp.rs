@@ -1,0 +1,91 @@
+//! UDP sockets.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use abey_tcpip::Readiness;
+
+use super::{Handle, Parts, Source, sealed};
+use crate::error::{Error, OpenError};
+use crate::runtime::Runtime;
+use crate::wait::Part;
+
+/// A UDP socket. It has a part in every shard, and datagrams are received wherever they arrive.
+#[derive(Debug)]
+pub struct UdpSocket(Handle);
+
+impl UdpSocket {
+    /// Binds at an address; port 0 chooses one.
+    ///
+    /// # Errors
+    /// An address that is taken or not the runtime's.
+    pub fn bind(runtime: &Runtime, mut at: SocketAddr) -> Result<Self, OpenError> {
+        let runtime = runtime.shared();
+        let mut handle = Handle::new(runtime, Vec::new());
+        for shard in runtime.shards.iter() {
+            let (socket, bound) = runtime.open(shard, |core| {
+                let socket = core.stack.bind(at)?;
+                Ok((socket, core.stack.local_addr(socket).unwrap_or(at)))
+            })?;
+            // The first shard chooses the port for all.
+            at.set_port(bound.port());
+            handle.parts.push(Part { shard: shard.clone(), socket });
+        }
+        let parts = std::mem::take(&mut handle.parts);
+        Ok(Self(Handle::new(runtime, parts)))
+    }
+
+    /// Sends to, and hears, `peer` only from now on; `None` undoes it.
+    ///
+    /// # Errors
+    /// If no route leads there.
+    pub fn connect(&self, peer: Option<SocketAddr>) -> Result<(), Error> {
+        for part in &self.0.parts {
+            super::on(&part.shard, |core| core.stack.connect_datagram(part.socket, peer))?;
+        }
+        Ok(())
+    }
+
+    /// Sends one datagram, to `peer` or to whom the socket is connected.
+    ///
+    /// # Errors
+    /// [`Error::is_would_block`] if the socket is non-blocking and too much waits to be sent; a datagram longer than a
+    /// packet; what happened to an earlier one.
+    pub fn send_to(&self, payload: &[u8], peer: Option<SocketAddr>) -> Result<usize, Error> {
+        self.0.when(Readiness::WRITABLE, |_, core, socket| core.stack.send_to(socket, payload, peer))
+    }
+
+    /// Receives one datagram: how many of its bytes were copied (the rest is lost), from whom, and to which own address.
+    ///
+    /// # Errors
+    /// [`Error::is_would_block`] if the socket is non-blocking and there is none; what happened to an earlier one.
+    pub fn recv_from(&self, to: &mut [u8]) -> Result<(usize, SocketAddr, IpAddr), Error> {
+        self.0.when(Readiness::READABLE, |_, core, socket| core.stack.recv_from(socket, to))
+    }
+
+    /// The address it is bound at.
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn local_addr(&self) -> Result<SocketAddr, Error> {
+        self.0.now(|core, socket| core.stack.local_addr(socket))
+    }
+
+    /// Whether calls wait.
+    pub fn set_nonblocking(&self, on: bool) {
+        self.0.set_nonblocking(on);
+    }
+
+    /// How long one call waits at most.
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        self.0.set_timeout(timeout);
+    }
+}
+
+impl sealed::Sealed for UdpSocket {}
+
+impl Source for UdpSocket {
+    fn parts(&self) -> Parts<'_> {
+        Parts { runtime: &self.0.runtime, parts: &self.0.parts }
+    }
+}

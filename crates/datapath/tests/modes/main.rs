@@ -1,0 +1,4 @@
+//! Two runtimes over the shared-memory NIC in one process, in every mode.
+
+mod support;
+mod traffic;
