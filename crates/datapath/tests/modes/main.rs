@@ -1,4 +1,6 @@
 //! Two runtimes over the shared-memory NIC in one process, in every mode.
 
+mod epoll;
+mod settings;
 mod support;
 mod traffic;

@@ -1,11 +1,12 @@
-//! Requests and responses, bulk data, many connections: in every mode.
+//! Requests and responses, bulk data, many connections, peers that die: in every mode.
 
-use crate::support::{EchoServer, connect, every_mode, pair, round_trip};
+use abey_datapath::{Error, Shutdown, SocketError, TcpListener, TcpStream};
+
+use crate::support::{EchoServer, PATIENCE, at, connect, every_mode, eventually, pair, round_trip};
 
 #[test]
 fn requests_are_answered_in_every_mode() {
     for mode in every_mode() {
-        eprintln!("{mode}");
         let (client, server) = pair(mode, 1);
         let echo = EchoServer::start(&server, 7);
         let stream = connect(&client, echo.address);
@@ -14,7 +15,111 @@ fn requests_are_answered_in_every_mode() {
         }
         assert_eq!(stream.incoming_napi_id(), client.napi_ids()[0]);
         let counters = server.counters(None);
-        eprintln!("{counters:?}");
         assert!(counters.packets >= 200, "{mode}: {counters:?}");
+        let by_context = [counters.thread_polls > 0, counters.worker_polls > 0, counters.busy_polls > 0];
+        let name = mode.to_string();
+        let expected =
+            [name.starts_with("threaded"), name == "workqueue", ["napibusy", "fullbusy", "suspend20"].contains(&&*name)];
+        assert_eq!(by_context, expected, "{mode}: {counters:?}");
+        assert_eq!(counters.suspensions > 0, name == "suspend20", "{mode}: {counters:?}");
+        assert_eq!(server.stack_counters().tcp_retransmitted_segments, 0, "{mode}: nothing waited for a retransmission");
     }
+}
+
+/// A byte of the stream, from its position.
+fn pattern(at: usize) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9) >> 13) as u8
+}
+
+#[test]
+fn bulk_data_arrives_bit_exact_in_every_mode() {
+    const BYTES: usize = 64 << 20;
+    let table: Vec<u8> = (0..1 << 20).map(pattern).collect();
+    for mode in every_mode() {
+        let (client, server) = pair(mode, 1);
+        let listener = TcpListener::bind(&server, at(9)).expect("a listener");
+        listener.set_timeout(Some(PATIENCE));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let stream = connect(&client, at(9));
+                for _ in 0..BYTES / table.len() {
+                    stream.write_all(&table).expect("written");
+                }
+                stream.shutdown(Shutdown::Write).expect("open");
+                assert_eq!(stream.read(&mut [0; 1]).expect("the end"), 0);
+            });
+            let (stream, _) = listener.accept().expect("a connection");
+            stream.set_timeout(Some(PATIENCE));
+            let mut buffer = vec![0; 256 << 10];
+            let mut received = 0;
+            loop {
+                let count = stream.read(&mut buffer).expect("data");
+                if count == 0 {
+                    break;
+                }
+                let mut data = &buffer[..count];
+                while !data.is_empty() {
+                    let expected = &table[received % table.len()..];
+                    let same = data.len().min(expected.len());
+                    assert!(data[..same] == expected[..same], "{mode}: within {same} bytes from {received}");
+                    (data, received) = (&data[same..], received + same);
+                }
+            }
+            assert_eq!(received, BYTES, "{mode}");
+        });
+    }
+}
+
+#[test]
+fn a_thousand_connections_leave_nothing_behind() {
+    for mode in every_mode() {
+        let (client, server) = pair(mode, 2);
+        let echo = EchoServer::start(&server, 7);
+        for batch in 0..20 {
+            let streams: Vec<_> = (0..50).map(|_| connect(&client, echo.address)).collect();
+            for (number, stream) in streams.iter().enumerate() {
+                round_trip(stream, batch * 100 + number as u64);
+            }
+        }
+        eventually("all connections are gone", || {
+            let (ours, theirs) = (client.census(), server.census());
+            // The listener has a part in each shard.
+            (ours.sockets, ours.held, ours.time_waits) == (0, 0, 0)
+                && (theirs.sockets, theirs.held, theirs.time_waits) == (2, 2, 0)
+        });
+        let counters = server.stack_counters();
+        assert_eq!(counters.tcp_passive_opens, 1000, "{mode}");
+        drop(echo);
+        assert_eq!(server.census().held, 0, "{mode}");
+    }
+}
+
+#[test]
+fn a_peer_that_dies_is_noticed_in_every_mode() {
+    for mode in every_mode() {
+        let (client, server) = pair(mode, 1);
+        let listener = TcpListener::bind(&server, at(9)).expect("a listener");
+        listener.set_timeout(Some(PATIENCE));
+        let there = connect(&client, at(9));
+        let (here, _) = listener.accept().expect("a connection");
+        here.set_timeout(Some(PATIENCE));
+        round_trip_once(&there, &here);
+        // The runtime of the peer goes, and with it its connections.
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| here.read(&mut [0; 8]));
+            drop(client);
+            let read = reader.join().expect("joined");
+            let reset = abey_datapath::IoError::Network(SocketError::Reset);
+            assert!(matches!(&read, Err(Error::Socket(error)) if *error == reset), "{mode}: {read:?}");
+        });
+        assert!(matches!(there.read(&mut [0; 8]), Err(Error::RuntimeGone)), "{mode}");
+        assert!(matches!(there.write(&[0; 8]), Err(Error::RuntimeGone)), "{mode}");
+    }
+}
+
+fn round_trip_once(there: &TcpStream, here: &TcpStream) {
+    there.write_all(b"ping").expect("written");
+    let mut buffer = [0; 4];
+    here.read_exact(&mut buffer).expect("read");
+    assert_eq!(&buffer, b"ping");
 }

@@ -1,0 +1,215 @@
+//! The semantics of epoll: level, edge, one-shot, RDHUP, exclusive, several shards, several threads.
+
+use std::time::Duration;
+
+use abey_datapath::{Epoll, EpollError, Event, Interest, Runtime, Shutdown, TcpListener, TcpStream, UdpSocket};
+
+use crate::support::{PATIENCE, at, connect, every_mode, eventually, mode, pair};
+
+/// A connection: the client's end, and the server's, which is non-blocking.
+fn connection(client: &Runtime, listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let there = connect(client, listener.local_addr().expect("bound"));
+    let (here, _) = listener.accept().expect("a connection");
+    here.set_nonblocking(true);
+    (there, here)
+}
+
+fn listener(server: &Runtime) -> TcpListener {
+    let listener = TcpListener::bind(server, at(9)).expect("a listener");
+    listener.set_timeout(Some(PATIENCE));
+    listener
+}
+
+/// The events of a wait that must have some.
+fn wait(epoll: &Epoll) -> Vec<Event> {
+    let mut events = Vec::new();
+    epoll.wait(&mut events, 16, Some(PATIENCE)).expect("a wait");
+    assert!(!events.is_empty(), "the wait was in vain");
+    events
+}
+
+fn nothing(epoll: &Epoll) -> bool {
+    let mut events = Vec::new();
+    epoll.wait(&mut events, 16, Some(Duration::from_millis(5))).expect("a wait") == 0
+}
+
+fn read(stream: &TcpStream, count: usize) {
+    stream.read_exact(&mut vec![0; count]).expect("there");
+}
+
+#[test]
+fn level_edge_and_one_shot_in_every_mode() {
+    for mode in every_mode() {
+        let (client, server) = pair(mode, 1);
+        let listener = listener(&server);
+        let (there, here) = connection(&client, &listener);
+        let epoll = server.epoll();
+
+        epoll.add(&here, 1, Interest::IN).expect("new");
+        assert!(nothing(&epoll), "{mode}");
+        there.write_all(b"abcd").expect("written");
+        assert!(wait(&epoll)[0].is_readable());
+        read(&here, 2);
+        assert!(wait(&epoll)[0].is_readable(), "{mode}: level-triggered, and half is left");
+        read(&here, 2);
+        assert!(nothing(&epoll), "{mode}");
+
+        epoll.modify(&here, 2, Interest::IN | Interest::EDGE).expect("in");
+        there.write_all(b"ab").expect("written");
+        let events = wait(&epoll);
+        assert_eq!((events[0].token, events[0].is_readable()), (2, true), "{mode}");
+        assert!(nothing(&epoll), "{mode}: edge-triggered, and nothing has happened");
+        there.write_all(b"cd").expect("written");
+        assert_eq!(wait(&epoll).len(), 1, "{mode}: new data is an edge, read or not");
+        read(&here, 4);
+
+        epoll.modify(&here, 3, Interest::IN | Interest::ONESHOT).expect("in");
+        there.write_all(b"a").expect("written");
+        assert_eq!(wait(&epoll)[0].token, 3);
+        there.write_all(b"b").expect("written");
+        assert!(nothing(&epoll), "{mode}: one shot was fired");
+        epoll.modify(&here, 4, Interest::IN | Interest::ONESHOT).expect("in");
+        assert_eq!(wait(&epoll)[0].token, 4, "{mode}: rearmed, and the data is still there");
+    }
+}
+
+#[test]
+fn the_end_of_the_stream_is_told_as_asked_in_every_mode() {
+    for mode in every_mode() {
+        let (client, server) = pair(mode, 1);
+        let listener = listener(&server);
+        let (there, here) = connection(&client, &listener);
+        let epoll = server.epoll();
+        epoll.add(&here, 1, Interest::RDHUP | Interest::EDGE).expect("new");
+        there.shutdown(Shutdown::Write).expect("open");
+        let event = wait(&epoll)[0];
+        assert!(event.is_read_closed() && !event.is_readable() && !event.is_hung_up(), "{mode}: {event:?}");
+        epoll.modify(&here, 1, Interest::IN).expect("in");
+        let event = wait(&epoll)[0];
+        assert!(event.is_readable() && !event.is_read_closed(), "{mode}: {event:?}");
+        assert_eq!(here.read(&mut [0; 1]).expect("the end"), 0);
+        here.shutdown(Shutdown::Write).expect("open");
+        eventually("both directions are over", || wait(&epoll)[0].is_hung_up());
+    }
+}
+
+#[test]
+fn who_cannot_write_is_told_when_there_is_room() {
+    let (client, server) = pair(mode("base"), 1);
+    let listener = listener(&server);
+    let (there, here) = connection(&client, &listener);
+    let epoll = server.epoll();
+    epoll.add(&here, 1, Interest::OUT).expect("new");
+    assert!(wait(&epoll)[0].is_writable());
+    let mut written = 0;
+    while let Ok(count) = here.write(&[7; 64 << 10]) {
+        written += count;
+    }
+    assert!(nothing(&epoll), "full");
+    let reader = std::thread::spawn(move || read(&there, written));
+    assert!(wait(&epoll)[0].is_writable());
+    reader.join().expect("all was read");
+}
+
+#[test]
+fn a_non_blocking_connect_becomes_writable_or_fails() {
+    let (client, server) = pair(mode("suspend20"), 2);
+    let listener = listener(&server);
+    let epoll = client.epoll();
+    for shard in 0..2 {
+        let stream = TcpStream::connect_nonblocking(&client, at(9), Some(shard)).expect("begun");
+        assert_eq!(stream.incoming_napi_id(), client.napi_ids()[shard]);
+        epoll.add(&stream, 1, Interest::OUT).expect("new");
+        assert!(wait(&epoll)[0].is_writable());
+        assert_eq!(stream.take_error().expect("open"), None);
+        let (accepted, peer) = listener.accept().expect("a connection");
+        assert_eq!(peer, stream.local_addr().expect("open"));
+        // Under a symmetric key both ends are in the shard of the same number.
+        assert_eq!(accepted.incoming_napi_id(), server.napi_ids()[shard], "steered to the wanted shard");
+    }
+    let refused = TcpStream::connect_nonblocking(&client, at(10), None).expect("begun");
+    epoll.add(&refused, 2, Interest::OUT).expect("new");
+    let event = wait(&epoll)[0];
+    assert!(event.is_error() && event.is_hung_up(), "{event:?}");
+    assert_eq!(refused.take_error().expect("open"), Some(abey_datapath::SocketError::Refused));
+    assert!(matches!(TcpStream::connect(&client, at(10)), Err(abey_datapath::OpenError::Network(_))));
+}
+
+#[test]
+fn one_epoll_has_sockets_of_several_shards_and_reuse_port_listeners_have_one_each() {
+    let (client, server) = pair(mode("suspend20"), 2);
+    let listeners = [0, 1].map(|shard| TcpListener::bind_reuse_port(&server, at(9), shard).expect("a listener"));
+    let epoll = server.epoll();
+    for (token, listener) in listeners.iter().enumerate() {
+        listener.set_nonblocking(true);
+        epoll.add(listener, token as u64, Interest::IN).expect("new");
+    }
+    for shard in [0, 1, 1, 0] {
+        let stream = TcpStream::connect_nonblocking(&client, at(9), Some(shard)).expect("begun");
+        assert_eq!(wait(&epoll)[0].token, shard as u64, "the listener of the shard where it arrives");
+        let (accepted, _) = listeners[shard].accept().expect("a connection");
+        assert_eq!(accepted.incoming_napi_id(), server.napi_ids()[shard]);
+        drop(stream);
+    }
+}
+
+#[test]
+fn an_exclusive_listener_wakes_one_epoll() {
+    let (client, server) = pair(mode("base"), 1);
+    let listener = listener(&server);
+    let woken = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let epoll = server.epoll();
+                epoll.add(&listener, 1, Interest::IN | Interest::EDGE | Interest::EXCLUSIVE).expect("new");
+                let mut events = Vec::new();
+                let count = epoll.wait(&mut events, 1, Some(Duration::from_millis(500))).expect("a wait");
+                woken.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+            });
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        drop(connect(&client, at(9)));
+    });
+    // Whoever did not sleep yet is told as well.
+    let woken = woken.into_inner();
+    assert!((1..3).contains(&woken), "{woken} epolls were woken");
+}
+
+#[test]
+fn misuse_is_an_error() {
+    let (client, server) = pair(mode("base"), 1);
+    let listener = listener(&server);
+    let epoll = server.epoll();
+    assert!(matches!(epoll.modify(&listener, 1, Interest::IN), Err(EpollError::NotAdded)));
+    assert!(matches!(epoll.remove(&listener), Err(EpollError::NotAdded)));
+    epoll.add(&listener, 1, Interest::IN).expect("new");
+    assert!(matches!(epoll.add(&listener, 1, Interest::IN), Err(EpollError::AlreadyAdded)));
+    assert!(matches!(client.epoll().add(&listener, 1, Interest::IN), Err(EpollError::OtherRuntime)));
+    assert!(matches!(epoll.wait(&mut Vec::new(), 0, None), Err(EpollError::NoRoom)));
+    drop(listener);
+    assert!(epoll.is_empty(), "closing takes a socket out");
+    let waiter = std::thread::spawn(move || epoll.wait(&mut Vec::new(), 1, None).map(|_| ()));
+    drop(server);
+    assert!(matches!(waiter.join().expect("joined"), Err(EpollError::RuntimeGone)));
+}
+
+#[test]
+fn datagrams_go_both_ways_in_every_mode() {
+    for mode in every_mode() {
+        let (client, server) = pair(mode, 2);
+        let here = UdpSocket::bind(&server, at(53)).expect("bound");
+        let there = UdpSocket::bind(&client, "10.0.0.1:0".parse().expect("an address")).expect("bound");
+        for socket in [&here, &there] {
+            socket.set_timeout(Some(PATIENCE));
+        }
+        let mut buffer = [0; 64];
+        for number in 0..20_u8 {
+            there.send_to(&[number], Some(at(53))).expect("sent");
+            let (count, peer, _) = here.recv_from(&mut buffer).expect("received");
+            assert_eq!((&buffer[..count], peer), (&[number][..], there.local_addr().expect("bound")), "{mode}");
+            here.send_to(&[number, number], Some(peer)).expect("sent");
+            assert_eq!(there.recv_from(&mut buffer).expect("received").0, 2, "{mode}");
+        }
+    }
+}

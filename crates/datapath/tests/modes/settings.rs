@@ -1,0 +1,158 @@
+//! Settings that change while traffic flows, what modes cost in system calls, and the trace of the delivery core.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use abey_datapath::{BuildError, Counters, Recorder, Runtime, SetError, Transition, first_difference};
+use abey_delivery::{NapiConfig, NapiSettings, Nanos};
+
+use crate::support::{EchoServer, PATIENCE, builders, connect, every_mode, eventually, mode, pair, round_trip};
+
+#[test]
+fn modes_change_while_traffic_flows() {
+    let (client, server) = pair(mode("base"), 1);
+    let echo = EchoServer::start(&server, 7);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| {
+            let stream = connect(&client, echo.address);
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                round_trip(&stream, number);
+                number += 1;
+            }
+        });
+        for _ in 0..3 {
+            for mode in every_mode() {
+                let before = server.counters(None).packets;
+                server.set_mode(mode).expect("a mode");
+                assert_eq!(server.settings(1).expect("there"), mode.settings().napi);
+                eventually("traffic goes on", || {
+                    assert!(!traffic.is_finished(), "{mode}");
+                    server.counters(None).packets > before + 20
+                });
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn settings_are_changed_all_or_nothing() {
+    let (_client, server) = pair(mode("base"), 2);
+    let ids = server.napi_ids();
+    server.set(&ids[..1], |settings| settings.defer_hard_irqs = 3).expect("valid");
+    assert_eq!(server.settings(ids[0]).expect("there").defer_hard_irqs, 3);
+    assert_eq!(server.settings(ids[1]).expect("there"), NapiSettings::default());
+    let refused = server.set(&ids, |settings| settings.irq_suspend_timeout = Nanos::from_millis(20));
+    assert!(refused.is_err());
+    assert_eq!(server.settings(ids[1]).expect("there"), NapiSettings::default());
+    assert!(matches!(server.settings(99), Err(SetError::NoSuchNapi(99))));
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_starts() {
+    assert!(matches!(Runtime::builder().address([10, 0, 0, 1].into(), 24).build(), Err(BuildError::NoNic)));
+    let refused = |change: fn(abey_datapath::Builder) -> abey_datapath::Builder| change(builders(1).0).build();
+    assert!(matches!(refused(|b| b.address([10, 0, 0, 1].into(), 40)), Err(BuildError::Config(_))));
+    assert!(matches!(refused(|b| b.pin(vec![999_999])), Err(BuildError::Pin { cpu: 999_999, .. })));
+    assert!(matches!(refused(|b| b.pin(vec![0, 0])), Err(BuildError::Count { given: 2, queues: 1, .. })));
+    assert!(matches!(refused(|b| b.workers(0)), Err(BuildError::Workers(0))));
+    assert!(matches!(refused(|b| b.nic("memory:", abey_nic::Options::default())), Err(BuildError::Nic(_))));
+    builders(1).0.pin(vec![0]).build().expect("CPU 0 is there");
+}
+
+/// Keeps a server busy with `depth` requests at a time, until it has answered `requests`; what it counted meanwhile.
+fn saturate(name: &str, depth: usize, requests: u64) -> Counters {
+    let (client, server) = pair(mode(name), 1);
+    client.set_mode(mode("fullbusy")).expect("a mode");
+    let echo = EchoServer::start(&server, 7);
+    let streams: Vec<_> = (0..depth).map(|_| connect(&client, echo.address)).collect();
+    for (number, stream) in streams.iter().enumerate() {
+        round_trip(stream, number as u64);
+        stream.set_nonblocking(true);
+    }
+    let epoll = client.epoll();
+    for (token, stream) in streams.iter().enumerate() {
+        epoll.add(stream, token as u64, abey_datapath::Interest::IN).expect("new");
+        stream.write_all(&[7; 8]).expect("written");
+    }
+    let before = server.counters(None);
+    let (mut events, mut answered) = (Vec::new(), 0);
+    while answered < requests {
+        assert!(epoll.wait(&mut events, depth, Some(PATIENCE)).expect("a wait") > 0, "{answered} were answered");
+        for event in &events {
+            let stream = &streams[event.token as usize];
+            stream.read_exact(&mut [0; 8]).expect("a whole response");
+            stream.write_all(&[7; 8]).expect("written");
+            answered += 1;
+        }
+    }
+    server.counters(None).since(&before)
+}
+
+#[test]
+fn a_saturated_server_makes_no_system_calls_in_suspend_and_fullbusy() {
+    const REQUESTS: u64 = 60_000;
+    for name in ["suspend20", "fullbusy"] {
+        let counters = saturate(name, 64, REQUESTS);
+        let calls = counters.system_calls() as f64 / REQUESTS as f64;
+        eprintln!("{name}: {calls:.5} system calls a request, {counters:?}");
+        assert!(calls < 0.02, "{name}: {calls} system calls a request: {counters:?}");
+    }
+    // The same count sees what other modes do.
+    let counters = saturate("base", 4, REQUESTS / 10);
+    eprintln!("base: {counters:?}");
+    assert!(counters.system_calls() > REQUESTS / 100, "{counters:?}");
+}
+
+#[test]
+fn an_idle_runtime_does_nothing() {
+    for mode in every_mode() {
+        let name = mode.to_string();
+        if name == "fullbusy" || name == "threaded-busy" {
+            continue;
+        }
+        let (client, server) = pair(mode, 1);
+        let echo = EchoServer::start(&server, 7);
+        let streams: Vec<_> = (0..100).map(|_| connect(&client, echo.address)).collect();
+        for (number, stream) in streams.iter().enumerate() {
+            round_trip(stream, number as u64);
+        }
+        // Deferral has its last looks, and TCP its last acknowledgements.
+        eventually("the last timers have gone off", || {
+            let before = server.counters(None);
+            std::thread::sleep(Duration::from_millis(300));
+            let counters = server.counters(None).since(&before);
+            // The echo server waits ten times a second, and each wait may poll once and look twice.
+            counters.packets == 0 && counters.system_calls() < 100
+        });
+    }
+}
+
+#[test]
+fn a_plain_core_makes_the_same_transitions_in_every_mode() {
+    for mode in every_mode() {
+        let trace = Arc::new(Mutex::new(Vec::<Transition>::new()));
+        let recorder: Recorder = {
+            let trace = trace.clone();
+            Box::new(move |transition| trace.lock().expect("not poisoned").push(transition))
+        };
+        let (client, server) = builders(1);
+        let client = client.build().expect("a client");
+        let server = server.mode(mode).recorders(vec![recorder]).build().expect("a server");
+        let echo = EchoServer::start(&server, 7);
+        let stream = connect(&client, echo.address);
+        for number in 0..300 {
+            round_trip(&stream, number);
+        }
+        server.set_mode("base".parse().expect("a mode")).expect("a mode");
+        round_trip(&stream, 1);
+        drop((stream, echo, server));
+        let trace = trace.lock().expect("not poisoned");
+        assert!(trace.len() > 300, "{mode}: {} transitions", trace.len());
+        assert_eq!(first_difference(NapiConfig::default(), mode.settings().napi, &trace), None, "{mode}");
+    }
+    assert!(first_difference(NapiConfig::default(), NapiSettings::default(), &[]).is_none());
+}
