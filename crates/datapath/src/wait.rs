@@ -25,7 +25,8 @@ struct Driven<'a> {
     listens: bool,
 }
 
-/// Sleeps until woken, until an interrupt or deadline of a driven shard was dealt with, or until `until`.
+/// Sleeps until woken, until an interrupt or deadline of a driven shard was dealt with, or until `until`. Whether it was
+/// woken (or did not sleep), rather than having done a shard's work.
 ///
 /// `prepare` is called when the shards were taken and before the thread sleeps: it announces the sleep
 /// ([`crate::sleeper::Sleeper::begin`]), looks a last time, and says whether to sleep.
@@ -34,7 +35,7 @@ pub(crate) fn sleep<'a>(
     shards: impl Iterator<Item = &'a Shard>,
     until: Option<Nanos>,
     prepare: impl FnOnce() -> bool,
-) {
+) -> bool {
     let mut driven = Vec::new();
     let mut until = until;
     let mut clock = None;
@@ -48,7 +49,8 @@ pub(crate) fn sleep<'a>(
         }
     }
     let (mut calls, mut readable, mut interrupted) = (0, false, Vec::new());
-    if prepare() {
+    let slept = prepare();
+    if slept {
         let mut descriptors = Vec::with_capacity(1 + driven.len());
         descriptors.push(PollFd::new(&local.sleeper, PollFlags::IN));
         let listening = driven.iter().filter(|driven| driven.listens);
@@ -76,6 +78,7 @@ pub(crate) fn sleep<'a>(
         let interrupted = listens && interrupted.next().unwrap_or(false);
         shard.end_sleep(local.thread, interrupted, std::mem::take(&mut calls));
     }
+    readable || !slept
 }
 
 /// A busy poll's steps at one shard.

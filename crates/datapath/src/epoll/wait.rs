@@ -86,7 +86,15 @@ impl Round<'_> {
                 WaitStep::Deliver => break true,
                 WaitStep::TimedOut => break false,
                 WaitStep::Sleep { until } => {
-                    self.sleep(until, &mut touched);
+                    self.touch_members(&mut touched);
+                    // What the softirq does on this thread is not the wait's business: as in the kernel it sleeps on, until
+                    // there are events.
+                    while !self.sleep(until) && until.is_none_or(|until| now() < until) && !is_over() {
+                        self.queue.harvest(&mut candidates, events, self.max);
+                        if !events.is_empty() {
+                            break;
+                        }
+                    }
                     if is_over() {
                         wait.handle_signal(now());
                     }
@@ -122,13 +130,21 @@ impl Round<'_> {
         }
     }
 
-    fn sleep(&self, until: Option<Nanos>, touched: &mut Touched) {
-        let members: Vec<_> = self.queue.inner().context.members().filter_map(|id| self.queue.shard(id)).collect();
-        for shard in &members {
+    fn members(&self) -> Vec<&Shard> {
+        self.queue.inner().context.members().filter_map(|id| self.queue.shard(id)).map(|shard| &**shard).collect()
+    }
+
+    fn touch_members(&self, touched: &mut Touched) {
+        for shard in self.members() {
             self.touch(touched, shard);
         }
+    }
+
+    /// Whether the thread was woken, or there are events.
+    fn sleep(&self, until: Option<Nanos>) -> bool {
         let sleeper = &self.local.sleeper;
-        wait::sleep(self.local, members.into_iter().map(|shard| &**shard), until, || self.queue.begin_sleep(sleeper));
+        let woken = wait::sleep(self.local, self.members().into_iter(), until, || self.queue.begin_sleep(sleeper));
         self.queue.end_sleep(sleeper);
+        woken
     }
 }

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use abey_datapath::{BuildError, Counters, Recorder, Runtime, SetError, Transition, first_difference};
+use abey_datapath::{BuildError, Recorder, Runtime, SetError, Transition, first_difference};
 use abey_delivery::{NapiConfig, NapiSettings, Nanos};
 
-use crate::support::{EchoServer, PATIENCE, builders, connect, every_mode, eventually, mode, pair, round_trip};
+use crate::support::{EchoServer, builders, connect, every_mode, eventually, mode, pair, round_trip};
 
 #[test]
 fn modes_change_while_traffic_flows() {
@@ -63,50 +63,6 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     builders(1).0.pin(vec![0]).build().expect("CPU 0 is there");
 }
 
-/// Keeps a server busy with `depth` requests at a time, until it has answered `requests`; what it counted meanwhile.
-fn saturate(name: &str, depth: usize, requests: u64) -> Counters {
-    let (client, server) = pair(mode(name), 1);
-    client.set_mode(mode("fullbusy")).expect("a mode");
-    let echo = EchoServer::start(&server, 7);
-    let streams: Vec<_> = (0..depth).map(|_| connect(&client, echo.address)).collect();
-    for (number, stream) in streams.iter().enumerate() {
-        round_trip(stream, number as u64);
-        stream.set_nonblocking(true);
-    }
-    let epoll = client.epoll();
-    for (token, stream) in streams.iter().enumerate() {
-        epoll.add(stream, token as u64, abey_datapath::Interest::IN).expect("new");
-        stream.write_all(&[7; 8]).expect("written");
-    }
-    let before = server.counters(None);
-    let (mut events, mut answered) = (Vec::new(), 0);
-    while answered < requests {
-        assert!(epoll.wait(&mut events, depth, Some(PATIENCE)).expect("a wait") > 0, "{answered} were answered");
-        for event in &events {
-            let stream = &streams[event.token as usize];
-            stream.read_exact(&mut [0; 8]).expect("a whole response");
-            stream.write_all(&[7; 8]).expect("written");
-            answered += 1;
-        }
-    }
-    server.counters(None).since(&before)
-}
-
-#[test]
-fn a_saturated_server_makes_no_system_calls_in_suspend_and_fullbusy() {
-    const REQUESTS: u64 = 60_000;
-    for name in ["suspend20", "fullbusy"] {
-        let counters = saturate(name, 64, REQUESTS);
-        let calls = counters.system_calls() as f64 / REQUESTS as f64;
-        eprintln!("{name}: {calls:.5} system calls a request, {counters:?}");
-        assert!(calls < 0.02, "{name}: {calls} system calls a request: {counters:?}");
-    }
-    // The same count sees what other modes do.
-    let counters = saturate("base", 4, REQUESTS / 10);
-    eprintln!("base: {counters:?}");
-    assert!(counters.system_calls() > REQUESTS / 100, "{counters:?}");
-}
-
 #[test]
 fn an_idle_runtime_does_nothing() {
     for mode in every_mode() {
@@ -115,18 +71,21 @@ fn an_idle_runtime_does_nothing() {
             continue;
         }
         let (client, server) = pair(mode, 1);
-        let echo = EchoServer::start(&server, 7);
+        let echo = EchoServer::start_with(&server, 7, Duration::from_secs(2), 0);
         let streams: Vec<_> = (0..100).map(|_| connect(&client, echo.address)).collect();
         for (number, stream) in streams.iter().enumerate() {
             round_trip(stream, number as u64);
         }
         // Deferral has its last looks, and TCP its last acknowledgements.
-        eventually("the last timers have gone off", || {
+        eventually(&format!("{name}: the last timers have gone off"), || {
             let before = server.counters(None);
             std::thread::sleep(Duration::from_millis(300));
             let counters = server.counters(None).since(&before);
-            // The echo server waits ten times a second, and each wait may poll once and look twice.
-            counters.packets == 0 && counters.system_calls() < 100
+            let idle = counters.packets == 0 && counters.system_calls() < 5;
+            if !idle {
+                eprintln!("{name}: {counters:?}");
+            }
+            idle
         });
     }
 }

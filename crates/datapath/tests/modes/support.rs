@@ -72,13 +72,18 @@ pub(crate) struct EchoServer {
 
 impl EchoServer {
     pub(crate) fn start(runtime: &Runtime, port: u16) -> Self {
+        Self::start_with(runtime, port, Duration::from_millis(100), 0)
+    }
+
+    /// One that waits at most `patience` at a time, and computes `work` steps for every response.
+    pub(crate) fn start_with(runtime: &Runtime, port: u16, patience: Duration, work: u64) -> Self {
         let listener = TcpListener::bind(runtime, at(port)).expect("a listener");
         listener.set_nonblocking(true);
         let epoll = runtime.epoll();
         epoll.add(&listener, u64::MAX, Interest::IN).expect("added");
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let thread = std::thread::spawn(move || echo(&listener, &epoll, &stopped));
+        let thread = std::thread::spawn(move || echo(&listener, &epoll, &stopped, patience, work));
         Self { stop, thread: Some(thread), address: at(port) }
     }
 }
@@ -100,11 +105,11 @@ struct Session {
     out: Vec<u8>,
 }
 
-fn echo(listener: &TcpListener, epoll: &Epoll, stop: &AtomicBool) {
+fn echo(listener: &TcpListener, epoll: &Epoll, stop: &AtomicBool, patience: Duration, work: u64) {
     let mut sessions = std::collections::HashMap::new();
     let (mut events, mut next) = (Vec::new(), 0_u64);
     while !stop.load(Ordering::Relaxed) {
-        epoll.wait(&mut events, 64, Some(Duration::from_millis(100))).expect("a wait");
+        epoll.wait(&mut events, 64, Some(patience)).expect("a wait");
         for event in &events {
             if event.token == u64::MAX {
                 while let Ok((stream, _)) = listener.accept() {
@@ -113,11 +118,16 @@ fn echo(listener: &TcpListener, epoll: &Epoll, stop: &AtomicBool) {
                     sessions.insert(next, Session { stream, out: Vec::new() });
                     next += 1;
                 }
-            } else if !serve(epoll, event, sessions.get_mut(&event.token).expect("a session")) {
+            } else if compute(work) && !serve(epoll, event, sessions.get_mut(&event.token).expect("a session")) {
                 sessions.remove(&event.token);
             }
         }
     }
+}
+
+/// What a request costs its server.
+fn compute(steps: u64) -> bool {
+    (0..steps).fold(1, |sum: u64, step| std::hint::black_box(sum.wrapping_mul(31).wrapping_add(step))) != 0
 }
 
 /// Whether the session goes on.
