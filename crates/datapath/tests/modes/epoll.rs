@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use abey_datapath::{Epoll, EpollError, Event, Interest, Runtime, Shutdown, TcpListener, TcpStream, UdpSocket};
 
-use crate::support::{PATIENCE, at, connect, every_mode, eventually, mode, pair};
+use crate::support::{PATIENCE, at, connect, eventually, every_mode, mode, pair};
 
 /// A connection: the client's end, and the server's, which is non-blocking.
 fn connection(client: &Runtime, listener: &TcpListener) -> (TcpStream, TcpStream) {

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use abey_datapath::{BuildError, Recorder, Runtime, SetError, Transition, first_difference};
-use abey_delivery::{NapiConfig, NapiSettings, Nanos};
+use abey_delivery::{Nanos, NapiConfig, NapiSettings};
 
-use crate::support::{EchoServer, builders, connect, every_mode, eventually, mode, pair, round_trip};
+use crate::support::{EchoServer, builders, connect, eventually, every_mode, mode, pair, round_trip};
 
 #[test]
 fn modes_change_while_traffic_flows() {
@@ -71,7 +71,7 @@ fn an_idle_runtime_does_nothing() {
             continue;
         }
         let (client, server) = pair(mode, 1);
-        let echo = EchoServer::start_with(&server, 7, Duration::from_secs(2), 0);
+        let echo = EchoServer::start_with(&server, 7, Duration::from_secs(2));
         let streams: Vec<_> = (0..100).map(|_| connect(&client, echo.address)).collect();
         for (number, stream) in streams.iter().enumerate() {
             round_trip(stream, number as u64);

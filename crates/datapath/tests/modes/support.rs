@@ -72,18 +72,18 @@ pub(crate) struct EchoServer {
 
 impl EchoServer {
     pub(crate) fn start(runtime: &Runtime, port: u16) -> Self {
-        Self::start_with(runtime, port, Duration::from_millis(100), 0)
+        Self::start_with(runtime, port, Duration::from_millis(100))
     }
 
-    /// One that waits at most `patience` at a time, and computes `work` steps for every response.
-    pub(crate) fn start_with(runtime: &Runtime, port: u16, patience: Duration, work: u64) -> Self {
+    /// One that waits at most `patience` at a time.
+    pub(crate) fn start_with(runtime: &Runtime, port: u16, patience: Duration) -> Self {
         let listener = TcpListener::bind(runtime, at(port)).expect("a listener");
         listener.set_nonblocking(true);
         let epoll = runtime.epoll();
         epoll.add(&listener, u64::MAX, Interest::IN).expect("added");
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let thread = std::thread::spawn(move || echo(&listener, &epoll, &stopped, patience, work));
+        let thread = std::thread::spawn(move || echo(&listener, &epoll, &stopped, patience));
         Self { stop, thread: Some(thread), address: at(port) }
     }
 }
@@ -105,7 +105,7 @@ struct Session {
     out: Vec<u8>,
 }
 
-fn echo(listener: &TcpListener, epoll: &Epoll, stop: &AtomicBool, patience: Duration, work: u64) {
+fn echo(listener: &TcpListener, epoll: &Epoll, stop: &AtomicBool, patience: Duration) {
     let mut sessions = std::collections::HashMap::new();
     let (mut events, mut next) = (Vec::new(), 0_u64);
     while !stop.load(Ordering::Relaxed) {
@@ -118,16 +118,11 @@ fn echo(listener: &TcpListener, epoll: &Epoll, stop: &AtomicBool, patience: Dura
                     sessions.insert(next, Session { stream, out: Vec::new() });
                     next += 1;
                 }
-            } else if compute(work) && !serve(epoll, event, sessions.get_mut(&event.token).expect("a session")) {
+            } else if !serve(epoll, event, sessions.get_mut(&event.token).expect("a session")) {
                 sessions.remove(&event.token);
             }
         }
     }
-}
-
-/// What a request costs its server.
-fn compute(steps: u64) -> bool {
-    (0..steps).fold(1, |sum: u64, step| std::hint::black_box(sum.wrapping_mul(31).wrapping_add(step))) != 0
 }
 
 /// Whether the session goes on.

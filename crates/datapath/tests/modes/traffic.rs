@@ -2,7 +2,7 @@
 
 use abey_datapath::{Error, Shutdown, SocketError, TcpListener, TcpStream};
 
-use crate::support::{EchoServer, PATIENCE, at, connect, every_mode, eventually, pair, round_trip};
+use crate::support::{EchoServer, PATIENCE, at, connect, eventually, every_mode, pair, round_trip};
 
 #[test]
 fn requests_are_answered_in_every_mode() {
@@ -18,11 +18,18 @@ fn requests_are_answered_in_every_mode() {
         assert!(counters.packets >= 200, "{mode}: {counters:?}");
         let by_context = [counters.thread_polls > 0, counters.worker_polls > 0, counters.busy_polls > 0];
         let name = mode.to_string();
-        let expected =
-            [name.starts_with("threaded"), name == "workqueue", ["napibusy", "fullbusy", "suspend20"].contains(&&*name)];
+        let expected = [
+            name.starts_with("threaded"),
+            name == "workqueue",
+            ["napibusy", "fullbusy", "suspend20"].contains(&&*name),
+        ];
         assert_eq!(by_context, expected, "{mode}: {counters:?}");
         assert_eq!(counters.suspensions > 0, name == "suspend20", "{mode}: {counters:?}");
-        assert_eq!(server.stack_counters().tcp_retransmitted_segments, 0, "{mode}: nothing waited for a retransmission");
+        assert_eq!(
+            server.stack_counters().tcp_retransmitted_segments,
+            0,
+            "{mode}: nothing waited for a retransmission"
+        );
     }
 }
 
