@@ -285,7 +285,7 @@ impl Shard {
 
     /// The service thread woke up. Whether it has polls to do; if the lock is busy, its holder deals with the causes.
     pub(crate) fn serve(&self, causes: Causes) -> bool {
-        let marks = INTERRUPT * u32::from(causes.nic) | TIMER * u32::from(causes.timer);
+        let marks = (INTERRUPT * u32::from(causes.nic)) | (TIMER * u32::from(causes.timer));
         let mut held = match self.lock.lock_or_mark(marks) {
             Some(held) => held,
             // Somebody has left it work.
