@@ -28,6 +28,11 @@ pub enum BuildError {
     /// A NIC without queues.
     #[error("the NIC {0} has no queue pairs left: they were taken by somebody else")]
     NoQueues(String),
+    /// A NIC that is shared with the kernel.
+    #[error(
+        "{0} is shared with the kernel, with which this runtime cannot yet agree on ports and neighbours: use tap:DEV or memory:NAME"
+    )]
+    SharedWithKernel(String),
     /// Recorders, CPUs and queues must match.
     #[error("there are {given} {what} for {queues} queue pairs: give one for each, or none")]
     Count {

@@ -76,7 +76,7 @@ impl std::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// The NIC of this name (`memory:NAME`, `tap:DEV`, `af_xdp:DEV`).
+    /// The NIC of this name (`memory:NAME`, `tap:DEV`).
     #[must_use]
     pub fn nic(mut self, name: &str, options: abey_nic::Options) -> Self {
         self.nic = NicSource::Named { name: name.to_owned(), options };
@@ -178,6 +178,9 @@ impl Builder {
             NicSource::Given(device) => device,
             NicSource::Named { name, options } => {
                 let mut nic = abey_nic::open(&name, &options)?;
+                if nic.ports().is_some() {
+                    return Err(BuildError::SharedWithKernel(name));
+                }
                 Device { name, station: nic.hardware_address(), queues: nic.take_queues(), rss: nic.rss().cloned() }
             }
         };

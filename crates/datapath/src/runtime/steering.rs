@@ -24,15 +24,10 @@ impl Shared {
         if several && self.rss.is_none() {
             return Err(OpenError::NoSteering(remote));
         }
-        // What is hashed is the answer: from them to us.
-        let mut input = octets(remote.ip());
-        input.extend(local.into_iter().flat_map(octets));
-        input.extend(remote.port().to_be_bytes());
-        Ok(move |port: u16| match &self.rss {
-            Some(rss) if several => {
-                let mut input = input.clone();
-                input.extend(port.to_be_bytes());
-                rss.queue_of_hash(rss.hash(&input)) as usize == shard
+        Ok(move |port: u16| match (&self.rss, local) {
+            // What counts is where the answers arrive, which go from them to us.
+            (Some(rss), Some(local)) if several => {
+                rss.queue_of_flow(remote, SocketAddr::new(local, port)) as usize == shard
             }
             _ => true,
         })
