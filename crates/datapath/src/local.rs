@@ -25,7 +25,7 @@ impl Local {
         Poller(self.thread)
     }
 
-    /// The calling thread's.
+    /// The calling thread's. The first call makes the thread's sleeps exact (`PR_SET_TIMERSLACK`).
     ///
     /// # Errors
     /// When no descriptor is left for it to sleep on.
@@ -39,6 +39,9 @@ impl Local {
                 return Ok(local.clone());
             }
             let sleeper = Arc::new(Sleeper::new()?);
+            // Unless told otherwise the kernel ends a sleep up to 50 us late, which is longer than a deferral; its own
+            // NAPI timers are exact. It cannot refuse a thread its own slack.
+            let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
             let local = Self { thread: NEXT.fetch_add(1, Ordering::Relaxed), sleeper, wait: RefCell::new(None) };
             Ok(cell.get_or_init(|| Rc::new(local)).clone())
         })
