@@ -15,6 +15,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    thread::JoinHandle,
     time::Duration,
 };
 
@@ -191,6 +192,18 @@ impl Echo {
         Self { listener, pending: HashMap::new(), buffer: vec![0; 1 << 16], finished: 0 }
     }
 
+    /// Serves until these threads are done, and has their panics.
+    fn serve(&mut self, bed: &mut Bed, threads: impl IntoIterator<Item = JoinHandle<()>>) {
+        let threads: Vec<_> = threads.into_iter().collect();
+        bed.run(|stack, now| {
+            self.react(stack, now);
+            threads.iter().all(JoinHandle::is_finished)
+        });
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    }
+
     fn react(&mut self, stack: &mut Stack, now: Instant) {
         while let Some(event) = stack.poll_event() {
             if event.socket == self.listener {
@@ -334,13 +347,7 @@ fn serve(impairment: Impairment, bytes: u64) {
         let mut echo = Echo::new(&mut bed.stack, "[::]:7");
         let clients = ["10.0.0.2:7", "[fd00::2]:7"];
         let threads = clients.map(|to| std::thread::spawn(move || kernel_client(to.parse().unwrap(), bytes)));
-        bed.run(|stack, now| {
-            echo.react(stack, now);
-            threads.iter().all(std::thread::JoinHandle::is_finished)
-        });
-        for thread in threads {
-            thread.join().unwrap();
-        }
+        echo.serve(&mut bed, threads);
         bed.drain(1);
         assert_eq!(echo.finished, 2);
         check_clean(&bed, impairment);
@@ -450,13 +457,7 @@ fn many_short_connections_leave_nothing() {
                 })
             })
             .collect();
-        bed.run(|stack, now| {
-            echo.react(stack, now);
-            threads.iter().all(std::thread::JoinHandle::is_finished)
-        });
-        for thread in threads {
-            thread.join().unwrap();
-        }
+        echo.serve(&mut bed, threads);
         bed.drain(1);
         assert_eq!((done.load(Ordering::Relaxed), echo.finished), (1000, 1000));
         assert_eq!(bed.stack.counters().tcp_passive_opens, 1000);
