@@ -1,5 +1,6 @@
 //! A wait: the delivery core's machine ([`EpollWait`]) with the steps carried out.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use abey_delivery::{EpollWait, Nanos, WaitStep};
 
 use super::interest::Event;
 use super::{Epoll, Queue};
+use crate::clock::Clock;
 use crate::error::{EpollError, SystemError};
 use crate::local::Local;
 use crate::shard::Shard;
@@ -42,8 +44,9 @@ impl Epoll {
                 if zero { Nanos::ZERO } else { now },
                 if zero { Some(Nanos::ZERO) } else { deadline.into_iter().chain(bound).min() },
             );
-            let round = Round { queue: &self.queue, local: &local, max };
-            if round.go(&mut wait, events, || clock.now(), || self.runtime.is_over()) {
+            let time = Cell::new(Some(now));
+            let round = Round { queue: &self.queue, local: &local, max, clock, time };
+            if round.go(&mut wait, events, || self.runtime.is_over()) {
                 break Ok(events.len());
             }
             if deadline.is_some_and(|deadline| clock.now() >= deadline) {
@@ -59,17 +62,20 @@ struct Round<'a> {
     queue: &'a Arc<Queue>,
     local: &'a Local,
     max: usize,
+    clock: Clock,
+    /// What time it is, if nothing that takes time has happened since the clock was read.
+    time: Cell<Option<Nanos>>,
 }
 
 impl Round<'_> {
+    fn now(&self) -> Nanos {
+        let now = self.time.get().unwrap_or_else(|| self.clock.now());
+        self.time.set(Some(now));
+        now
+    }
+
     /// Takes the steps of one wait, up to its end. Whether there are events.
-    fn go(
-        &self,
-        wait: &mut EpollWait,
-        events: &mut Vec<Event>,
-        now: impl Fn() -> Nanos,
-        is_over: impl Fn() -> bool,
-    ) -> bool {
+    fn go(&self, wait: &mut EpollWait, events: &mut Vec<Event>, is_over: impl Fn() -> bool) -> bool {
         let mut candidates = Vec::new();
         let mut touched = Touched::new();
         let delivered = loop {
@@ -80,7 +86,7 @@ impl Round<'_> {
                     self.queue.harvest(&mut candidates, events, self.max);
                     inner = self.queue.inner();
                 }
-                wait.next(&mut inner.context, now(), !events.is_empty())
+                wait.next(&mut inner.context, self.now(), !events.is_empty())
             };
             match step {
                 WaitStep::Deliver => break true,
@@ -89,20 +95,21 @@ impl Round<'_> {
                     self.touch_members(&mut touched);
                     // What the softirq does on this thread is not the wait's business: as in the kernel it sleeps on, until
                     // there are events.
-                    while !self.sleep(until) && until.is_none_or(|until| now() < until) && !is_over() {
+                    while !self.sleep(until) && until.is_none_or(|until| self.now() < until) && !is_over() {
                         self.queue.harvest(&mut candidates, events, self.max);
                         if !events.is_empty() {
                             break;
                         }
                     }
                     if is_over() {
-                        wait.handle_signal(now());
+                        wait.handle_signal(self.now());
                     }
                 }
                 WaitStep::Poll { napi, .. } | WaitStep::EndPoll { napi } => {
                     let Some(shard) = self.queue.shard(napi) else { continue };
                     self.touch(&mut touched, shard);
                     let work = wait::busy_step(shard, self.local.thread, step);
+                    self.time.set(None);
                     if matches!(step, WaitStep::Poll { .. }) {
                         wait.handle_polled(work);
                     }
@@ -145,6 +152,7 @@ impl Round<'_> {
         let sleeper = &self.local.sleeper;
         let woken = wait::sleep(self.local, self.members().into_iter(), until, || self.queue.begin_sleep(sleeper));
         self.queue.end_sleep(sleeper);
+        self.time.set(None);
         woken
     }
 }

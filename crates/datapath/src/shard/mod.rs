@@ -136,6 +136,7 @@ impl Shard {
                 held.counters.service_calls += self.owed.swap(0, Ordering::Relaxed);
             }
             work = held.handed_over || !held.thread.is_asleep();
+            held.time_passes();
             let by = held.by;
             match held.release() {
                 None => break,
