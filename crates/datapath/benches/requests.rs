@@ -1,7 +1,7 @@
 //! Requests a second over the shared-memory NIC, client and server on a thread each: one at a time, and at depth, in every
 //! mode; with the system calls a request that the server's runtime counted.
 //!
-//! `cargo bench -p abey-datapath [-- MODE...]`
+//! `cargo bench -p abey-datapath --bench requests [-- MODE... DEPTH...]`
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,9 +12,20 @@ use abey_nic::{MemoryQueue, MemoryShape, QueuePair};
 
 const SPAN: Duration = Duration::from_secs(1);
 
+/// Client and server have a CPU each.
+const CPUS: [usize; 2] = [0, 1];
+
+/// The calling thread stays on the CPU.
+fn pin(cpu: usize) {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(cpu);
+    rustix::thread::sched_setaffinity(None, &cpus).expect("a machine with two CPUs");
+}
+
 fn host(last: u8, queues: Vec<MemoryQueue>, mode: Mode) -> Runtime {
     let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn QueuePair>).collect();
     let builder = Runtime::builder().queues("memory", [2, 0, 0, 0, 0, last], queues, None);
+    let builder = builder.pin(vec![CPUS[usize::from(last) - 1]]);
     builder.address([10, 0, 0, last].into(), 24).mode(mode).build().expect("a runtime")
 }
 
@@ -51,12 +62,16 @@ fn run(mode: Mode, depth: usize) {
     }
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let thread = std::thread::Builder::new().name("server".to_owned());
+        let serve = || {
+            pin(CPUS[1]);
             let mut events = Vec::new();
             while !stop.load(Ordering::Relaxed) {
                 turn(&here, &accepted, &mut events);
             }
-        });
+        };
+        thread.spawn_scoped(scope, serve).expect("a thread");
+        pin(CPUS[0]);
         for stream in &connected {
             stream.write_all(&[7; 32]).expect("written");
         }
@@ -78,10 +93,14 @@ fn run(mode: Mode, depth: usize) {
 
 fn main() {
     let chosen: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let (depths, modes): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|word| word.parse::<usize>().is_ok());
+    let depths = if depths.is_empty() { vec![1, 64] } else { depths.iter().filter_map(|word| word.parse().ok()).collect() };
     for name in Mode::EXAMPLES {
-        if chosen.is_empty() || chosen.iter().any(|chosen| chosen == name) {
-            for depth in [1, 64] {
-                run(name.parse().expect("a mode"), depth);
+        if modes.is_empty() || modes.iter().any(|chosen| chosen == name) {
+            for &depth in &depths {
+                // A thread of its own, as it stays on its CPU.
+                let run = std::thread::spawn(move || run(name.parse().expect("a mode"), depth));
+                run.join().expect("the run's panic was printed");
             }
         }
     }

@@ -7,8 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use abey_delivery::{EpollWait, Poller};
+use abey_delivery::Poller;
 
+use crate::epoll::Scratch;
 use crate::sleeper::Sleeper;
 
 #[derive(Debug)]
@@ -17,7 +18,7 @@ pub(crate) struct Local {
     pub(crate) thread: u32,
     pub(crate) sleeper: Arc<Sleeper>,
     /// Its waits on epolls, one after the other; kept so that waiting does not allocate.
-    pub(crate) wait: RefCell<Option<EpollWait>>,
+    pub(crate) wait: RefCell<Option<Scratch>>,
 }
 
 impl Local {

@@ -76,7 +76,8 @@ impl<T> PendingLock<T> {
 impl<'a, T> Held<'a, T> {
     /// The marks left so far; they are left no more.
     pub(crate) fn take_marks(&mut self) -> Marks {
-        self.lock.marks.swap(0, Ordering::SeqCst)
+        // One that is left just now is found when the lock is let go.
+        if self.lock.marks.load(Ordering::Relaxed) == 0 { 0 } else { self.lock.marks.swap(0, Ordering::SeqCst) }
     }
 
     /// Lets go. If a mark was left that nobody else will see, the lock is still, or again, held.

@@ -10,6 +10,7 @@ use abey_delivery::EpollBusyPoll;
 
 pub use interest::{Event, Interest};
 pub(crate) use queue::{EntryKey, Place, Queue};
+pub(crate) use wait::Scratch;
 
 use crate::error::EpollError;
 use crate::runtime::Shared;

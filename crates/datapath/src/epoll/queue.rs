@@ -64,7 +64,7 @@ pub(crate) struct Posted {
 
 /// A socket that may have events, taken out of the queue to be looked at.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate {
+pub(crate) struct Candidate {
     key: EntryKey,
     place: Place,
     interest: Interest,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use abey_delivery::{EpollWait, Nanos, WaitStep};
 
 use super::interest::Event;
+use super::queue::Candidate;
 use super::{Epoll, Queue};
 use crate::clock::Clock;
 use crate::error::{EpollError, SystemError};
@@ -14,8 +15,14 @@ use crate::local::Local;
 use crate::shard::Shard;
 use crate::wait;
 
-/// Shards that the wait has become the driver of, or may have; most have one.
-type Touched = Vec<u32>;
+/// What a thread's waits work with, kept from one to the next so that a wait does not allocate.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    wait: EpollWait,
+    candidates: Vec<Candidate>,
+    /// Shards that the wait has become the driver of, or may have; most have one.
+    touched: Vec<u32>,
+}
 
 impl Epoll {
     /// Waits until sockets have events, at most `timeout` (`None`: for ever; zero: looks once, which includes one poll of
@@ -29,7 +36,11 @@ impl Epoll {
         }
         events.clear();
         let local = Local::get().map_err(SystemError::Sleep)?;
-        let mut wait = local.wait.take().unwrap_or_else(|| EpollWait::new(local.poller()));
+        let mut scratch = local.wait.take().unwrap_or_else(|| Scratch {
+            wait: EpollWait::new(local.poller()),
+            candidates: Vec::new(),
+            touched: Vec::new(),
+        });
         let clock = self.runtime.clock;
         let deadline = timeout.map(|timeout| clock.after(timeout));
         let result = loop {
@@ -40,20 +51,20 @@ impl Epoll {
             let now = clock.now();
             let bound = self.runtime.max_wait().map(|span| now + span);
             let zero = timeout.is_some_and(|timeout| timeout.is_zero());
-            wait.begin(
+            scratch.wait.begin(
                 if zero { Nanos::ZERO } else { now },
                 if zero { Some(Nanos::ZERO) } else { deadline.into_iter().chain(bound).min() },
             );
             let time = Cell::new(Some(now));
             let round = Round { queue: &self.queue, local: &local, max, clock, time };
-            if round.go(&mut wait, events, || self.runtime.is_over()) {
+            if round.go(&mut scratch, events, || self.runtime.is_over()) {
                 break Ok(events.len());
             }
             if deadline.is_some_and(|deadline| clock.now() >= deadline) {
                 break Ok(0);
             }
         };
-        local.wait.replace(Some(wait));
+        local.wait.replace(Some(scratch));
         result
     }
 }
@@ -75,15 +86,14 @@ impl Round<'_> {
     }
 
     /// Takes the steps of one wait, up to its end. Whether there are events.
-    fn go(&self, wait: &mut EpollWait, events: &mut Vec<Event>, is_over: impl Fn() -> bool) -> bool {
-        let mut candidates = Vec::new();
-        let mut touched = Touched::new();
+    fn go(&self, scratch: &mut Scratch, events: &mut Vec<Event>, is_over: impl Fn() -> bool) -> bool {
+        let Scratch { wait, candidates, touched } = scratch;
         let delivered = loop {
             let step = {
                 let mut inner = self.queue.inner();
                 if events.is_empty() && inner.has_candidates() {
                     drop(inner);
-                    self.queue.harvest(&mut candidates, events, self.max);
+                    self.queue.harvest(candidates, events, self.max);
                     inner = self.queue.inner();
                 }
                 wait.next(&mut inner.context, self.now(), !events.is_empty())
@@ -92,11 +102,11 @@ impl Round<'_> {
                 WaitStep::Deliver => break true,
                 WaitStep::TimedOut => break false,
                 WaitStep::Sleep { until } => {
-                    self.touch_members(&mut touched);
+                    self.touch_members(touched);
                     // What the softirq does on this thread is not the wait's business: as in the kernel it sleeps on, until
                     // there are events.
                     while !self.sleep(until) && until.is_none_or(|until| self.now() < until) && !is_over() {
-                        self.queue.harvest(&mut candidates, events, self.max);
+                        self.queue.harvest(candidates, events, self.max);
                         if !events.is_empty() {
                             break;
                         }
@@ -107,7 +117,7 @@ impl Round<'_> {
                 }
                 WaitStep::Poll { napi, .. } | WaitStep::EndPoll { napi } => {
                     let Some(shard) = self.queue.shard(napi) else { continue };
-                    self.touch(&mut touched, shard);
+                    self.touch(touched, shard);
                     let work = wait::busy_step(shard, self.local.thread, step);
                     self.time.set(None);
                     if matches!(step, WaitStep::Poll { .. }) {
@@ -125,13 +135,13 @@ impl Round<'_> {
                 }
             }
         };
-        for shard in touched {
+        for shard in touched.drain(..) {
             self.queue.shards[shard as usize].leave(self.local.thread);
         }
         delivered
     }
 
-    fn touch(&self, touched: &mut Touched, shard: &Shard) {
+    fn touch(&self, touched: &mut Vec<u32>, shard: &Shard) {
         if !touched.contains(&shard.index.0) {
             touched.push(shard.index.0);
         }
@@ -141,7 +151,7 @@ impl Round<'_> {
         self.queue.inner().context.members().filter_map(|id| self.queue.shard(id)).map(|shard| &**shard).collect()
     }
 
-    fn touch_members(&self, touched: &mut Touched) {
+    fn touch_members(&self, touched: &mut Vec<u32>) {
         for shard in self.members() {
             self.touch(touched, shard);
         }

@@ -12,6 +12,7 @@ impl Core {
     /// go, on the thread that is here: as in the kernel, the softirq runs where the event was.
     pub(super) fn carry_out(&mut self, mut actions: Actions) {
         while !actions.is_none() {
+            self.nic_used |= actions.interrupt.is_some();
             let mut next = Actions::NONE;
             match actions.interrupt {
                 Some(InterruptAction::Mask) => self.nic.mask(),
@@ -37,6 +38,7 @@ impl Core {
 
     /// The NIC's descriptor was readable.
     pub(super) fn take_interrupt(&mut self) {
+        self.nic_used = true;
         match self.nic.acknowledge() {
             Ok(false) => {}
             Ok(true) => {
@@ -75,14 +77,15 @@ impl Core {
             while std::mem::take(&mut self.notes.softirq) {
                 self.run_softirq(PollBy::Softirq);
             }
-            let now = self.now();
-            self.flush(now);
+            self.flush();
             // A full ring tells when it has room by an interrupt, for which it must be asked.
             if !self.transmit.is_held_up() || self.asked_for_room || !self.is_unmasked() || self.failed.is_some() {
                 break;
             }
             self.asked_for_room = true;
+            self.nic_used = true;
             if self.nic.unmask() {
+                let now = self.now();
                 let actions = self.napi.act(Call::Interrupt(now));
                 self.carry_out(actions);
             }

@@ -75,6 +75,8 @@ pub(crate) struct Core {
     watches: SecondaryMap<SocketId, Watches>,
     /// Sockets with [`Watches::wants_room`].
     room: Vec<SocketId>,
+    /// The NIC was used, which may have cost system calls.
+    pub(super) nic_used: bool,
     /// What the NIC had counted when its system calls were last looked at.
     nic_calls: u64,
     /// The device has failed; nothing works any more, and this is why.
@@ -114,6 +116,7 @@ impl Core {
             has_siblings,
             watches: SecondaryMap::new(),
             room: Vec::new(),
+            nic_used: false,
             nic_calls: 0,
             failed: None,
             over: false,
@@ -148,6 +151,9 @@ impl Core {
 
     /// Bills the NIC's system calls since the last look to who holds the lock.
     pub(super) fn bill_nic(&mut self) {
+        if !std::mem::take(&mut self.nic_used) {
+            return;
+        }
         let calls = self.nic.counters().system_calls;
         let new = calls - std::mem::replace(&mut self.nic_calls, calls);
         self.calls(new);
@@ -156,6 +162,7 @@ impl Core {
     /// Takes up to `budget` packets from the queue to their sockets, and sends what comes of it.
     pub(super) fn poll(&mut self, budget: u16, by: PollBy) -> u16 {
         let now = self.now();
+        self.nic_used = true;
         self.nic.set_time(now.into());
         let mut work = 0;
         while work < budget && self.failed.is_none() {
@@ -180,7 +187,7 @@ impl Core {
         }
         self.count_poll(work, by);
         self.handle_stack_timeout(now);
-        self.flush(now);
+        self.flush();
         if work > 0 {
             self.time_passes();
         }
@@ -210,10 +217,15 @@ impl Core {
     }
 
     /// Sends what the stack has to send.
-    pub(super) fn flush(&mut self, now: Nanos) {
+    pub(super) fn flush(&mut self) {
         if self.failed.is_some() {
             return;
         }
+        if !self.transmit.is_held_up() && !self.stack.wants_to_transmit() {
+            return;
+        }
+        self.nic_used = true;
+        let now = self.now();
         match self.transmit.flush(now, &mut self.stack, &mut *self.nic) {
             Ok(0) => {}
             Ok(sent) => {

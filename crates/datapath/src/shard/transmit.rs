@@ -55,9 +55,6 @@ impl Transmit {
         stack: &mut Stack,
         nic: &mut dyn QueuePair,
     ) -> Result<u64, TransmitError> {
-        if !self.is_held_up() && !stack.wants_to_transmit() {
-            return Ok(0);
-        }
         let mut sent = 0;
         loop {
             if !self.is_held_up() {
