@@ -94,7 +94,8 @@ fn run(mode: Mode, depth: usize) {
 fn main() {
     let chosen: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let (depths, modes): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|word| word.parse::<usize>().is_ok());
-    let depths = if depths.is_empty() { vec![1, 64] } else { depths.iter().filter_map(|word| word.parse().ok()).collect() };
+    let depths =
+        if depths.is_empty() { vec![1, 64] } else { depths.iter().filter_map(|word| word.parse().ok()).collect() };
     for name in Mode::EXAMPLES {
         if modes.is_empty() || modes.iter().any(|chosen| chosen == name) {
             for &depth in &depths {
