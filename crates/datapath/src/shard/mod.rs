@@ -6,14 +6,17 @@
 
 mod carry;
 mod core;
+mod drive;
+mod events;
 mod line;
+mod serve;
 mod transmit;
 mod watch;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use abey_delivery::{Nanos, Napi, NapiConfig, NapiId, NapiIndex, NapiSettings, Outcome, PollContext, Poller, Softirq};
+use abey_delivery::{Nanos, Napi, NapiConfig, NapiId, NapiIndex, NapiSettings, Softirq};
 use abey_nic::QueuePair;
 use abey_tcpip::Stack;
 
@@ -21,9 +24,7 @@ pub(crate) use self::core::{By, Core};
 pub(crate) use self::line::{Causes, Line};
 pub(crate) use self::watch::Watch;
 
-use self::core::PollBy;
 use crate::clock::Clock;
-use crate::counters::Counters;
 use crate::cover::Orders;
 use crate::lock::{Held, Marks, PendingLock};
 use crate::pool::Pool;
@@ -202,161 +203,5 @@ impl Shard {
             sibling.mail.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(mail);
             sibling.with_or_mark(By::Application, MAIL);
         }
-    }
-}
-
-/// What a waiting application does; see `wait.rs`.
-impl Shard {
-    /// One iteration of a busy poll. The thread becomes the driver, if nobody is.
-    pub(crate) fn busy_poll(&self, thread: u32, poller: Poller, budget: u16, prefer: bool) -> (u16, bool) {
-        self.with(|core| {
-            let drives = core.cover.take(thread);
-            (core.busy_poll(poller, budget, prefer), drives)
-        })
-    }
-
-    pub(crate) fn end_busy_poll(&self, poller: Poller) {
-        self.with(|core| core.end_busy_poll(poller));
-    }
-
-    /// The application takes events: interrupts stay away, and the shard is given back.
-    pub(crate) fn suspend_and_leave(&self, thread: u32) {
-        self.with(|core| {
-            core.suspend();
-            core.cover.leave(thread);
-        });
-    }
-
-    pub(crate) fn resume(&self) {
-        self.with(Core::resume);
-    }
-
-    /// The wait is over: the shard is given back.
-    pub(crate) fn leave(&self, thread: u32) {
-        self.with(|core| core.cover.leave(thread));
-    }
-
-    /// The thread is about to sleep. If it may drive: whether to listen to the interrupt, and when to look at the latest.
-    pub(crate) fn begin_sleep(&self, thread: u32) -> Option<(bool, Option<Nanos>)> {
-        let (mut held, waited) = self.lock.lock();
-        held.by = By::Application;
-        held.calls(u64::from(waited));
-        if !held.polls_in_softirq() || !held.cover.take(thread) {
-            // Somebody else looks after it; what is in threads or in the pool is not done here.
-            held.cover.leave(thread);
-            self.let_go(held);
-            return None;
-        }
-        held.check_timers();
-        held.work_off();
-        let (unmasked, until) = (held.is_unmasked(), held.deadline());
-        let now = held.now();
-        let orders = held.cover.sleep(now.as_nanos(), until.map(Nanos::as_nanos), unmasked);
-        self.execute(&mut held, orders);
-        held.counters.driven_sleeps += 1;
-        self.let_go(held);
-        Some((unmasked, until))
-    }
-
-    /// The driver is awake again. `calls`: the system calls of its sleep, if they are billed to this shard.
-    pub(crate) fn end_sleep(&self, thread: u32, interrupted: bool, calls: u64) {
-        self.with(|core| {
-            core.calls(calls);
-            if !core.cover.take(thread) {
-                return;
-            }
-            if interrupted {
-                core.take_interrupt();
-            }
-            core.check_timers();
-        });
-    }
-
-    pub(crate) fn bill(&self, calls: u64) {
-        self.with(|core| core.calls(calls));
-    }
-}
-
-/// What the service thread, the pool and the runtime do.
-impl Shard {
-    /// The service thread has made system calls.
-    pub(crate) fn owe(&self, calls: u64) {
-        self.owed.fetch_add(calls, Ordering::Relaxed);
-    }
-
-    /// The service thread woke up. Whether it has polls to do; if the lock is busy, its holder deals with the causes.
-    pub(crate) fn serve(&self, causes: Causes) -> bool {
-        let marks = (INTERRUPT * u32::from(causes.nic)) | (TIMER * u32::from(causes.timer));
-        let mut held = match self.lock.lock_or_mark(marks) {
-            Some(held) => held,
-            // Somebody has left it work.
-            None if causes.woken => self.lock.lock().0,
-            None => return false,
-        };
-        held.by = By::Service;
-        self.let_go(held)
-    }
-
-    /// One piece of the service thread's own polling: a softirq run that was handed over, or a poll of `threaded`.
-    /// Whether there is more, and whether it found nothing.
-    pub(crate) fn serve_poll(&self) -> (bool, bool) {
-        let (mut held, waited) = self.lock.lock();
-        held.by = By::Service;
-        held.calls(u64::from(waited));
-        let packets = held.counters.packets;
-        held.check_timers();
-        if held.handed_over {
-            held.run_softirq(PollBy::SoftirqThread);
-        }
-        if !held.thread.is_asleep() {
-            held.thread_poll();
-        }
-        let idle = held.counters.packets == packets;
-        (self.let_go(held), idle)
-    }
-
-    /// Whether somebody waits for the lock.
-    pub(crate) fn is_contended(&self) -> bool {
-        self.lock.is_contended()
-    }
-
-    /// One poll by a worker of the pool.
-    pub(crate) fn worker_poll(&self) -> Outcome {
-        self.with_by(By::Worker, |core| core.context_poll(PollContext::Workqueue, PollBy::Worker).1)
-    }
-
-    pub(crate) fn apply_settings(&self, settings: NapiSettings) {
-        self.with(|core| core.apply_settings(settings));
-    }
-
-    pub(crate) fn enable(&self) {
-        self.with(Core::enable);
-    }
-
-    /// The runtime ends: resets what is open, stops delivery, wakes everybody.
-    pub(crate) fn shut_down(&self) {
-        self.with(|core| {
-            let now = core.stack_now();
-            for socket in core.sockets() {
-                // Listeners and connections alike; one that is gone is gone.
-                let _ = core.stack.abort(now, socket);
-            }
-            core.work_off();
-            core.over = true;
-            core.disable();
-            core.wake_everybody();
-        });
-    }
-
-    pub(crate) fn counters(&self) -> Counters {
-        self.with(|core| {
-            core.bill_nic();
-            core.counters
-        })
-    }
-
-    /// Wakes the service thread.
-    pub(crate) fn wake_service(&self) {
-        self.service.wake();
     }
 }
