@@ -91,6 +91,7 @@ mod counters;
 mod cover;
 mod epoll;
 mod error;
+mod lateness;
 mod local;
 mod lock;
 mod parking;

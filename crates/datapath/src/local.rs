@@ -1,7 +1,7 @@
 //! What every application thread that calls into a runtime has: a number under which it busy polls and drives, and
 //! something to sleep with.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use abey_delivery::Poller;
 
 use crate::epoll::Scratch;
+use crate::lateness::Lateness;
 use crate::sleeper::Sleeper;
 
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(crate) struct Local {
     /// The thread's number, unique in the process.
     pub(crate) thread: u32,
     pub(crate) sleeper: Arc<Sleeper>,
+    /// How late its sleeps end.
+    pub(crate) lateness: Cell<Lateness>,
     /// Its waits on epolls, one after the other; kept so that waiting does not allocate.
     pub(crate) wait: RefCell<Option<Scratch>>,
 }
@@ -43,7 +46,8 @@ impl Local {
             // Unless told otherwise the kernel ends a sleep up to 50 us late, which is longer than a deferral; its own
             // NAPI timers are exact. It cannot refuse a thread its own slack.
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-            let local = Self { thread: NEXT.fetch_add(1, Ordering::Relaxed), sleeper, wait: RefCell::new(None) };
+            let thread = NEXT.fetch_add(1, Ordering::Relaxed);
+            let local = Self { thread, sleeper, lateness: Cell::default(), wait: RefCell::new(None) };
             Ok(cell.get_or_init(|| Rc::new(local)).clone())
         })
     }

@@ -7,6 +7,7 @@ use abey_delivery::{Nanos, Poller, SocketBusyPoll, SocketWait, WaitStep};
 use abey_tcpip::{Readiness, SocketId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::clock::Clock;
 use crate::error::SystemError;
 use crate::local::Local;
 use crate::shard::{Shard, Watch};
@@ -56,13 +57,13 @@ pub(crate) fn sleep<'a>(
         let listening = driven.iter().filter(|driven| driven.listens);
         descriptors
             .extend(listening.map(|driven| PollFd::from_borrowed_fd(driven.shard.line.nic.as_fd(), PollFlags::IN)));
-        let timeout = until.map(|until| match clock {
-            Some(clock) => Duration::from(until.saturating_sub(clock.now())),
-            None => Duration::ZERO,
-        });
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         // A signal ends the sleep early, and the caller looks again.
-        let ready = poll(&mut descriptors, timeout.as_ref()).is_ok();
+        let ready = match (clock, until) {
+            (Some(clock), Some(until)) => poll_until(local, clock, until, &mut descriptors),
+            // Without shards there is nothing to wait for but the wake-up.
+            (None, Some(_)) => poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok(),
+            (_, None) => poll(&mut descriptors, None).is_ok(),
+        };
         calls += 1;
         readable = ready && !descriptors[0].revents().is_empty();
         interrupted.extend(descriptors[1..].iter().map(|descriptor| ready && !descriptor.revents().is_empty()));
@@ -79,6 +80,24 @@ pub(crate) fn sleep<'a>(
         shard.end_sleep(local.thread, interrupted, std::mem::take(&mut calls));
     }
     readable || !slept
+}
+
+/// Sleeps until a descriptor is readable or `until` has come, rather exactly. Whether the descriptors tell anything.
+fn poll_until(local: &Local, clock: Clock, until: Nanos, descriptors: &mut [PollFd<'_>]) -> bool {
+    let begin = clock.now();
+    let span = until.saturating_sub(begin);
+    let mut lateness = local.lateness.get();
+    let asked = span - lateness.lead(span);
+    let timeout = Timespec::try_from(Duration::from(asked)).ok();
+    let answer = poll(descriptors, timeout.as_ref());
+    if answer == Ok(0) {
+        lateness.observe(clock.now().saturating_sub(begin + asked));
+        local.lateness.set(lateness);
+        while clock.now() < until {
+            std::hint::spin_loop();
+        }
+    }
+    answer.is_ok()
 }
 
 /// A busy poll's steps at one shard.
