@@ -6,6 +6,7 @@ mod commands;
 mod exchange;
 mod failure;
 mod linux_world;
+mod nic_args;
 mod output;
 mod program;
 mod supervise;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod compare;
+pub mod datapath;
 pub mod document;
 pub mod figure;
 pub mod linux;
@@ -18,6 +19,7 @@ pub mod stats;
 pub mod table;
 
 pub use compare::Comparison;
+pub use datapath::Datapath;
 pub use document::{Document, Setup};
 pub use figure::{Figure, Figures, Spreads};
 pub use load::{Load, ParseLoadError};

@@ -125,6 +125,22 @@ pub enum OpenError {
     System(#[from] SystemError),
 }
 
+impl From<OpenError> for io::Error {
+    fn from(error: OpenError) -> Self {
+        use abey_tcpip::OpenError as Stack;
+        let kind = match &error {
+            OpenError::Network(SocketError::Refused) => io::ErrorKind::ConnectionRefused,
+            OpenError::Network(SocketError::Reset) => io::ErrorKind::ConnectionReset,
+            OpenError::Network(SocketError::TimedOut) | OpenError::TimedOut => io::ErrorKind::TimedOut,
+            OpenError::Stack(Stack::AddressInUse(_)) => io::ErrorKind::AddrInUse,
+            OpenError::Stack(Stack::AddressNotAvailable(_)) => io::ErrorKind::AddrNotAvailable,
+            OpenError::Stack(Stack::NoRoute(_)) => io::ErrorKind::HostUnreachable,
+            _ => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
 /// Why a socket did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -107,7 +107,7 @@ mod wait;
 
 pub use abey_tcpip::{IoError, Keepalive, Readiness, Shutdown, SocketError};
 pub use counters::Counters;
-pub use epoll::{Epoll, Event, Interest};
+pub use epoll::{Epoll, Event, Interest, Waker};
 pub use error::{BuildError, EpollError, Error, OpenError, SetError, SystemError};
 pub use record::{Answer, Call, Recorder, Transition, first_difference};
 pub use runtime::{Builder, Census, Runtime};

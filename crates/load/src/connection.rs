@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::net::SocketAddr;
 
 use crate::config::{Options, Transport, Workload};
 use crate::error::LoadError;
 use crate::memcached::{ProtocolError, Reply, ReplyParser};
+use crate::network::{Datagrams, Interest, Network, Seat, Socket};
 use crate::rr::MessageCounter;
 use crate::workload::Kind;
 
@@ -32,10 +31,10 @@ pub(crate) enum Answer {
 }
 
 #[derive(Debug)]
-enum Socket {
-    Tcp(TcpStream),
+enum Carrier<N: Network> {
+    Tcp(N::Stream),
     /// Each request is a datagram of so many bytes.
-    Udp(UdpSocket, usize),
+    Udp(N::Datagrams, usize),
 }
 
 #[derive(Debug)]
@@ -46,9 +45,9 @@ enum Replies {
 }
 
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct Connection<N: Network> {
     target: SocketAddr,
-    socket: Socket,
+    socket: Carrier<N>,
     replies: Replies,
     /// Requests in the order their answers must come.
     waiting: VecDeque<Request>,
@@ -62,22 +61,19 @@ pub(crate) struct Connection {
 /// Datagrams that one readiness event takes from a flow, so that sending is not held up.
 const DATAGRAMS_PER_EVENT: usize = 32;
 
-impl Connection {
-    /// Connects; `number` (from 1) is for the error's text.
-    pub(crate) fn open(options: &Options, number: usize) -> Result<Self, LoadError> {
+impl<N: Network> Connection<N> {
+    /// Connects.
+    pub(crate) fn open(network: &N, options: &Options, seat: Seat) -> Result<Self, LoadError> {
         let target = options.target;
+        let failed = |source| connect_error(options, seat.number, source);
+        let stream = || network.connect(target, options.timeout, seat).map(Carrier::Tcp).map_err(failed);
         let (socket, replies) = match &options.workload {
-            Workload::Memcached(_) => {
-                (Socket::Tcp(connect_tcp(options, number)?), Replies::Memcached(ReplyParser::default()))
-            }
+            Workload::Memcached(_) => (stream()?, Replies::Memcached(ReplyParser::default())),
             Workload::RequestResponse(rr) => match rr.transport {
-                Transport::Tcp => (
-                    Socket::Tcp(connect_tcp(options, number)?),
-                    Replies::Messages(MessageCounter::new(rr.response_bytes)),
-                ),
+                Transport::Tcp => (stream()?, Replies::Messages(MessageCounter::new(rr.response_bytes))),
                 Transport::Udp => {
-                    let socket = connect_udp(target).map_err(|source| connect_error(options, number, source))?;
-                    (Socket::Udp(socket, rr.request_bytes), Replies::Datagrams(rr.response_bytes))
+                    let socket = network.connect_datagrams(target).map_err(failed)?;
+                    (Carrier::Udp(socket, rr.request_bytes), Replies::Datagrams(rr.response_bytes))
                 }
             },
         };
@@ -105,8 +101,8 @@ impl Connection {
         while self.written < self.out.len() {
             let bytes = &self.out[self.written..];
             let written = match &mut self.socket {
-                Socket::Tcp(stream) => stream.write(bytes),
-                Socket::Udp(socket, size) => socket.send(&bytes[..*size]),
+                Carrier::Tcp(stream) => stream.write(bytes),
+                Carrier::Udp(socket, size) => socket.send(&bytes[..*size]),
             };
             match written {
                 Ok(written) => self.written += written,
@@ -129,13 +125,13 @@ impl Connection {
         mut on_answer: impl FnMut(Request, Answer, u64),
     ) -> Result<(), LoadError> {
         match &mut self.socket {
-            Socket::Tcp(stream) => match stream.read(buffer) {
+            Carrier::Tcp(stream) => match stream.read(buffer) {
                 Ok(0) => Err(LoadError::Closed { target: self.target, outstanding: self.waiting.len() }),
                 Ok(size) => self.take_stream(&buffer[..size], now(), &mut on_answer),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(()),
                 Err(error) => Err(self.failed(error)),
             },
-            Socket::Udp(..) => self.receive_datagrams(buffer, now, &mut on_answer),
+            Carrier::Udp(..) => self.receive_datagrams(buffer, now, &mut on_answer),
         }
     }
 
@@ -178,11 +174,11 @@ impl Connection {
         now: impl Fn() -> u64,
         on_answer: &mut impl FnMut(Request, Answer, u64),
     ) -> Result<(), LoadError> {
-        let (Socket::Udp(socket, _), Replies::Datagrams(wanted)) = (&self.socket, &self.replies) else {
+        let (Carrier::Udp(socket, _), Replies::Datagrams(wanted)) = (&self.socket, &self.replies) else {
             unreachable!("a UDP socket receives datagrams")
         };
         for _ in 0..DATAGRAMS_PER_EVENT.min(self.waiting.len().max(1)) {
-            match socket.recv(buffer) {
+            match socket.receive(buffer) {
                 Ok(got) if got != *wanted => {
                     return Err(LoadError::AnswerSize { target: self.target, got, wanted: *wanted });
                 }
@@ -201,18 +197,36 @@ impl Connection {
 
     /// Gives up on this UDP flow's outstanding requests if the oldest was sent before `sent_before`, and goes on from
     /// a new port. Gives how many were lost; the new socket must be watched in place of the old one.
-    pub(crate) fn renew_if_lost(&mut self, sent_before: u64) -> Result<usize, LoadError> {
-        let Socket::Udp(socket, _) = &mut self.socket else { return Ok(0) };
+    pub(crate) fn renew_if_lost(&mut self, network: &N, sent_before: u64) -> Result<usize, LoadError> {
+        let Carrier::Udp(socket, _) = &mut self.socket else { return Ok(0) };
         if self.waiting.front().is_none_or(|oldest| oldest.sent >= sent_before) {
             return Ok(0);
         }
-        *socket = connect_udp(self.target).map_err(|source| LoadError::Socket { target: self.target, source })?;
+        *socket = network
+            .connect_datagrams(self.target)
+            .map_err(|source| LoadError::Socket { target: self.target, source })?;
         let lost = self.waiting.len();
         self.waiting.clear();
         self.out.clear();
         self.written = 0;
         self.watched_for_room = false;
         Ok(lost)
+    }
+
+    /// Starts to watch it.
+    pub(crate) fn watch(&self, epoll: &N::Epoll, token: u64) -> io::Result<()> {
+        match &self.socket {
+            Carrier::Tcp(stream) => stream.watch(epoll, token, Interest::Read),
+            Carrier::Udp(socket, _) => socket.watch(epoll, token, Interest::Read),
+        }
+    }
+
+    /// Changes what is watched.
+    pub(crate) fn rewatch(&self, epoll: &N::Epoll, token: u64, interest: Interest) -> io::Result<()> {
+        match &self.socket {
+            Carrier::Tcp(stream) => stream.rewatch(epoll, token, interest),
+            Carrier::Udp(socket, _) => socket.rewatch(epoll, token, interest),
+        }
     }
 
     fn failed(&self, source: io::Error) -> LoadError {
@@ -227,38 +241,12 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.socket {
-            Socket::Tcp(stream) => stream.as_fd(),
-            Socket::Udp(socket, _) => socket.as_fd(),
-        }
-    }
-}
-
-fn connect_tcp(options: &Options, number: usize) -> Result<TcpStream, LoadError> {
-    let connect = |timeout: Duration| {
-        let stream = TcpStream::connect_timeout(&options.target, timeout)?;
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-        Ok(stream)
-    };
-    connect(options.timeout).map_err(|source| connect_error(options, number, source))
-}
-
-fn connect_udp(target: SocketAddr) -> io::Result<UdpSocket> {
-    let any: SocketAddr =
-        if target.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(target)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
-}
-
 fn connect_error(options: &Options, number: usize, source: io::Error) -> LoadError {
     let (target, wanted) = (options.target, options.connections);
+    if source.kind() == ErrorKind::ConnectionRefused {
+        return LoadError::Refused { target };
+    }
     match rustix::io::Errno::from_io_error(&source) {
-        Some(rustix::io::Errno::CONNREFUSED) => LoadError::Refused { target },
         Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
             LoadError::TooManyFiles { opened: number - 1, wanted }
         }

@@ -1,34 +1,25 @@
 //! One thread's connections: epoll, storing the key space, and the loop that sends on time and receives.
 
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use crate::clock::Clock;
 use crate::config::Options;
 use crate::connection::Connection;
 use crate::error::LoadError;
+use crate::network::{Epoll, Event, Interest, Network, Seat};
 use crate::schedule::random_stream;
 use crate::workload::{Kind, Material};
 
 /// Events taken from epoll at once: few, so that due requests are looked at often when answers flood in.
-pub(crate) const EVENTS: usize = 16;
+const EVENTS: usize = 16;
 /// Bytes that one read takes.
 const READ_SIZE: usize = 64 << 10;
 /// While the key space is stored: requests outstanding on a connection, and bytes above which no more are added.
 const STORE_DEPTH: usize = 64;
 const STORE_BYTES: usize = 256 << 10;
-
-pub(crate) type Events = [Event; EVENTS];
-
-pub(crate) fn no_events() -> Events {
-    [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS]
-}
 
 /// Raised from outside: by the caller, or by another thread of the load that failed.
 #[derive(Clone, Debug)]
@@ -44,39 +35,47 @@ impl Stop {
 }
 
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct Engine<N: Network> {
+    pub(crate) network: N,
     pub(crate) options: Options,
     pub(crate) clock: Clock,
     pub(crate) material: Arc<Material>,
-    pub(crate) connections: Vec<Connection>,
+    pub(crate) connections: Vec<Connection<N>>,
     pub(crate) buffer: Box<[u8]>,
-    epoll: OwnedFd,
+    epoll: N::Epoll,
 }
 
-impl Engine {
-    /// Makes connections number `numbers` (from 1).
+impl<N: Network> Engine<N> {
+    /// Makes connections number `numbers` (from 1) for thread `thread`.
     pub(crate) fn connect(
+        network: &N,
         options: &Options,
         clock: Clock,
         material: Arc<Material>,
+        thread: usize,
         numbers: Range<usize>,
         stop: &Stop,
     ) -> Result<Self, LoadError> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|e| LoadError::Epoll(e.into()))?;
-        let open = |number| if stop.is_raised() { Err(LoadError::Stopped) } else { Connection::open(options, number) };
+        let epoll = network.epoll(EVENTS).map_err(LoadError::Epoll)?;
+        let open = |number| {
+            if stop.is_raised() {
+                return Err(LoadError::Stopped);
+            }
+            Connection::open(network, options, Seat { thread, threads: options.threads, number })
+        };
         let connections = numbers.map(open).collect::<Result<Vec<_>, _>>()?;
         let buffer = vec![0; READ_SIZE].into_boxed_slice();
-        let engine = Self { options: options.clone(), clock, material, connections, buffer, epoll };
+        let (network, options) = (network.clone(), options.clone());
+        let engine = Self { network, options, clock, material, connections, buffer, epoll };
         for index in 0..engine.connections.len() {
             engine.watch_new(index)?;
         }
         Ok(engine)
     }
 
-    /// Starts to watch the socket of connection `index`; a closed socket was forgotten by the kernel.
+    /// Starts to watch the socket of connection `index`; a closed socket was forgotten.
     pub(crate) fn watch_new(&self, index: usize) -> Result<(), LoadError> {
-        let data = EventData::new_u64(index as u64);
-        epoll::add(&self.epoll, &self.connections[index], data, EventFlags::IN).map_err(|e| LoadError::Epoll(e.into()))
+        self.connections[index].watch(&self.epoll, index as u64).map_err(LoadError::Epoll)
     }
 
     /// Sends what is buffered on connection `index`; watches for room in the socket exactly while it has none.
@@ -86,21 +85,20 @@ impl Engine {
         let stuck = connection.unwritten() > 0;
         if stuck != connection.watched_for_room {
             connection.watched_for_room = stuck;
-            let flags = if stuck { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-            let data = EventData::new_u64(index as u64);
-            epoll::modify(&self.epoll, &*connection, data, flags).map_err(|e| LoadError::Epoll(e.into()))?;
+            let interest = if stuck { Interest::ReadWrite } else { Interest::Read };
+            connection.rewatch(&self.epoll, index as u64, interest).map_err(LoadError::Epoll)?;
         }
         Ok(())
     }
 
-    /// Waits for events; no timeout returns at once.
-    pub(crate) fn wait(&self, events: &mut Events, timeout: Duration) -> Result<usize, LoadError> {
-        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-        match epoll::wait(&self.epoll, events.as_mut_slice(), Some(&timeout)) {
-            Ok(count) => Ok(count),
-            Err(rustix::io::Errno::INTR) => Ok(0),
-            Err(error) => Err(LoadError::Epoll(error.into())),
-        }
+    /// Waits for events; a timeout of zero returns at once.
+    pub(crate) fn wait(&mut self, events: &mut Vec<Event>, timeout: Duration) -> Result<(), LoadError> {
+        self.epoll.wait(events, Some(timeout)).map_err(LoadError::Epoll)
+    }
+
+    /// See [`Epoll::time_spun`], ns.
+    pub(crate) fn time_spun(&self) -> Option<u64> {
+        self.epoll.time_spun().map(|time| time.as_nanos() as u64)
     }
 
     /// Stores every key once, as fast as the server takes them.
@@ -108,7 +106,7 @@ impl Engine {
         let keys = self.material.stored_keys();
         let mut rng = random_stream(0, 0, 3);
         let (mut next, mut stored) = (0, 0);
-        let mut events = no_events();
+        let mut events = Vec::with_capacity(EVENTS);
         let mut last_answer = self.clock.now();
         while stored < keys {
             if stop.is_raised() {
@@ -129,14 +127,14 @@ impl Engine {
                     self.flush(index)?;
                 }
             }
-            let count = self.wait(&mut events, self.options.timeout.min(Duration::from_millis(100)))?;
+            self.wait(&mut events, self.options.timeout.min(Duration::from_millis(100)))?;
             let stored_before = stored;
-            for event in &events[..count] {
-                let (index, flags) = (event.data.u64() as usize, event.flags);
-                if flags.contains(EventFlags::OUT) {
+            for event in &events {
+                let index = event.token as usize;
+                if event.writable {
                     self.flush(index)?;
                 }
-                if flags != EventFlags::OUT {
+                if event.readable {
                     self.connections[index].receive(&mut self.buffer, || 0, |_, _, _| stored += 1)?;
                 }
             }

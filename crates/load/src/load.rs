@@ -8,6 +8,8 @@ use crate::clock::Clock;
 use crate::config::{Config, Options};
 use crate::engine::{Engine, Stop};
 use crate::error::LoadError;
+use crate::kernel::Kernel;
+use crate::network::Network;
 use crate::rate::RunConfig;
 use crate::report::Report;
 use crate::run::{Plan, run};
@@ -30,41 +32,44 @@ const THREAD_START: u64 = 20_000_000;
 ///
 /// Sockets are made, and threads started, by the calling thread: they live in its network namespace and on its CPUs.
 #[derive(Debug)]
-pub struct Load {
+pub struct Load<N: Network = Kernel> {
+    network: N,
     options: Options,
     clock: Clock,
     material: Arc<Material>,
-    engines: Vec<Engine>,
+    engines: Vec<Engine<N>>,
     /// A run ended early, so that answers to its requests may still come: connect anew before the next.
     unclean: bool,
 }
 
 impl Load {
-    /// Makes the connections; for memcached stores the whole key space through them.
+    /// Makes the connections through the kernel; for memcached stores the whole key space through them.
     ///
     /// # Errors
     ///
     /// [`LoadError`] if the server refuses or breaks connections, answers with an error, or stops answering.
     pub fn connect(config: &Config) -> Result<Self, LoadError> {
-        Self::connect_unless(config, None)
+        Self::connect_on(Kernel, config, None)
     }
+}
 
-    /// Like [`Self::connect`], but gives up when `stop` becomes true: between connections, and within 100 ms while the
+impl<N: Network> Load<N> {
+    /// Like [`Load::connect`], through any network, and gives up when `stop` becomes true: between connections, and within 100 ms while the
     /// key space is stored.
     ///
     /// # Errors
     ///
-    /// Those of [`Self::connect`], and [`LoadError::Stopped`].
-    pub fn connect_unless(config: &Config, stop: Option<Arc<AtomicBool>>) -> Result<Self, LoadError> {
+    /// Those of [`Load::connect`], and [`LoadError::Stopped`].
+    pub fn connect_on(network: N, config: &Config, stop: Option<Arc<AtomicBool>>) -> Result<Self, LoadError> {
         let stop = Stop { asked: stop, abort: Arc::default() };
         let options = config.options().clone();
         let clock = Clock::start();
         let material = Arc::new(Material::new(&options.workload));
-        let mut engines = connect_engines(&options, clock, &material, &stop)?;
+        let mut engines = connect_engines(&network, &options, clock, &material, &stop)?;
         if material.stored_keys() > 0 {
             engines[0].store_keys(&stop)?;
         }
-        Ok(Self { options, clock, material, engines, unclean: false })
+        Ok(Self { network, options, clock, material, engines, unclean: false })
     }
 
     /// Runs once: warm-up, measurement, and waiting for the last answers. Further runs may follow.
@@ -80,7 +85,7 @@ impl Load {
         let stop = Stop { asked: config.stop.clone(), abort: Arc::default() };
         if self.unclean {
             self.engines.clear();
-            self.engines = connect_engines(&self.options, self.clock, &self.material, &stop)?;
+            self.engines = connect_engines(&self.network, &self.options, self.clock, &self.material, &stop)?;
         }
         self.unclean = true;
         let tally = match &mut self.engines[..] {
@@ -96,26 +101,28 @@ impl Load {
 }
 
 /// Deals the connections out to one engine per thread.
-fn connect_engines(
+fn connect_engines<N: Network>(
+    network: &N,
     options: &Options,
     clock: Clock,
     material: &Arc<Material>,
     stop: &Stop,
-) -> Result<Vec<Engine>, LoadError> {
+) -> Result<Vec<Engine<N>>, LoadError> {
     let (threads, connections) = (options.threads, options.connections);
     let mut first = 1;
     (0..threads)
         .map(|thread| {
             let count = connections / threads + usize::from(thread < connections % threads);
-            let engine = Engine::connect(options, clock, Arc::clone(material), first..first + count, stop);
+            let engine =
+                Engine::connect(network, options, clock, Arc::clone(material), thread, first..first + count, stop);
             first += count;
             engine
         })
         .collect()
 }
 
-fn run_threads(
-    engines: &mut [Engine],
+fn run_threads<N: Network>(
+    engines: &mut [Engine<N>],
     clock: Clock,
     config: &RunConfig,
     stop: &Stop,

@@ -4,13 +4,13 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use rand_xoshiro::Xoshiro256PlusPlus;
-use rustix::event::epoll::EventFlags;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::books::{Books, Stage};
-use crate::engine::{Engine, Events, Stop, no_events};
+use crate::engine::{Engine, Stop};
 use crate::error::LoadError;
 use crate::load::Phase;
+use crate::network::{Event, Network};
 use crate::rate::{Rate, RunConfig};
 use crate::rr::LOST_AFTER;
 use crate::schedule::{Schedule, random_stream};
@@ -43,8 +43,8 @@ pub(crate) struct Plan {
     pub(crate) threads: usize,
 }
 
-pub(crate) struct Run<'a> {
-    engine: &'a mut Engine,
+pub(crate) struct Run<'a, N: Network> {
+    engine: &'a mut Engine<N>,
     stop: &'a Stop,
     on_phase: &'a mut dyn FnMut(Phase),
     /// Due times from `begin`; `None` in a closed loop.
@@ -58,11 +58,12 @@ pub(crate) struct Run<'a> {
     drain_until: u64,
     next_housekeeping: u64,
     cpu_at_start: u64,
+    spun_at_start: u64,
 }
 
 /// Runs `config` on `engine`'s connections to its end, on the calling thread.
-pub(crate) fn run(
-    engine: &mut Engine,
+pub(crate) fn run<N: Network>(
+    engine: &mut Engine<N>,
     config: &RunConfig,
     plan: Plan,
     stop: &Stop,
@@ -79,9 +80,9 @@ pub(crate) fn run(
     result
 }
 
-impl<'a> Run<'a> {
+impl<'a, N: Network> Run<'a, N> {
     fn new(
-        engine: &'a mut Engine,
+        engine: &'a mut Engine<N>,
         config: &RunConfig,
         plan: Plan,
         stop: &'a Stop,
@@ -107,11 +108,12 @@ impl<'a> Run<'a> {
             drain_until: 0,
             next_housekeeping: 0,
             cpu_at_start: 0,
+            spun_at_start: 0,
         }
     }
 
     fn finish(mut self) -> Result<Tally, LoadError> {
-        let mut events = no_events();
+        let mut events = Vec::new();
         let mut now = self.engine.clock.now();
         let mut last_activity = now;
         if self.schedule.is_none() {
@@ -130,15 +132,16 @@ impl<'a> Run<'a> {
                 self.books.tally.due += unsent;
                 return Ok(self.books.tally);
             }
-            let sleep = self.sleep_for(now, last_activity);
+            let sleep = if N::PUNCTUAL { 0 } else { self.sleep_for(now, last_activity) };
             let sent = self.send_due(now, WRITES_PER_TURN)?;
-            let count = self.engine.wait(&mut events, Duration::from_nanos(sleep))?;
+            let sleep = if N::PUNCTUAL { self.until_next(self.engine.clock.now()).min(LONGEST_SLEEP) } else { sleep };
+            self.engine.wait(&mut events, Duration::from_nanos(sleep))?;
             if sleep > 0 {
                 now = self.engine.clock.now();
             }
-            self.take_events(&events, count)?;
+            self.take_events(&events)?;
             let end = self.engine.clock.now();
-            if sent > 0 || count > 0 {
+            if sent > 0 || !events.is_empty() {
                 last_activity = end;
                 if self.books.stage == Stage::Measuring {
                     self.books.tally.work_ns += end - now;
@@ -186,6 +189,7 @@ impl<'a> Run<'a> {
         self.books.from += after - now;
         self.books.to = self.books.from + self.duration;
         self.cpu_at_start = thread_cpu();
+        self.spun_at_start = self.engine.time_spun().unwrap_or(0);
         after
     }
 
@@ -195,6 +199,10 @@ impl<'a> Run<'a> {
         let tally = &mut self.books.tally;
         tally.elapsed_ns = self.books.to - self.books.from;
         tally.cpu_ns = thread_cpu() - self.cpu_at_start;
+        if let Some(spun) = self.engine.time_spun() {
+            // Most of the work is done in waits, whatever they then have to tell.
+            tally.work_ns = tally.cpu_ns.saturating_sub(spun - self.spun_at_start);
+        }
     }
 
     /// Passes over requests due before `time`; gives how many.
@@ -214,6 +222,12 @@ impl<'a> Run<'a> {
         if self.books.outstanding > 0 && now - last_activity < SPIN_FOR_ANSWERS {
             return 0;
         }
+        let next = self.until_next(now);
+        if next <= SLEEP_ABOVE { 0 } else { (next - WAKE_BEFORE).min(LONGEST_SLEEP) }
+    }
+
+    /// How long there is nothing to do but to take answers, ns.
+    fn until_next(&self, now: u64) -> u64 {
         let next = match (&self.schedule, self.books.stage) {
             (_, Stage::Draining { .. }) | (None, _) => now + LONGEST_SLEEP,
             (Some(_), _) if self.books.starved => now + LONGEST_SLEEP,
@@ -224,8 +238,7 @@ impl<'a> Run<'a> {
             Stage::Measuring => self.books.to,
             Stage::Draining { .. } => now + MS,
         };
-        let next = next.min(boundary);
-        if next <= now + SLEEP_ABOVE { 0 } else { (next - now - WAKE_BEFORE).min(LONGEST_SLEEP) }
+        next.min(boundary).saturating_sub(now)
     }
 
     /// Sends the requests that are due, in at most `writes` writes; gives how many.
@@ -291,13 +304,13 @@ impl<'a> Run<'a> {
         Some(index)
     }
 
-    fn take_events(&mut self, events: &Events, count: usize) -> Result<(), LoadError> {
-        for event in &events[..count] {
-            let (index, flags) = (event.data.u64() as usize, event.flags);
-            if flags.contains(EventFlags::OUT) {
+    fn take_events(&mut self, events: &[Event]) -> Result<(), LoadError> {
+        for event in events {
+            let index = event.token as usize;
+            if event.writable {
                 self.engine.flush(index)?;
             }
-            if flags == EventFlags::OUT {
+            if !event.readable {
                 continue;
             }
             let clock = self.engine.clock;
@@ -338,7 +351,7 @@ impl<'a> Run<'a> {
     fn give_up_on_lost(&mut self, now: u64) -> Result<(), LoadError> {
         let Some(sent_before) = now.checked_sub(LOST_AFTER.as_nanos() as u64) else { return Ok(()) };
         for index in 0..self.engine.connections.len() {
-            let lost = self.engine.connections[index].renew_if_lost(sent_before)?;
+            let lost = self.engine.connections[index].renew_if_lost(&self.engine.network, sent_before)?;
             if lost > 0 {
                 self.engine.watch_new(index)?;
                 self.books.outstanding -= lost;

@@ -1,15 +1,15 @@
 //! `abey load`: one load against one server; a table or a JSON row.
 
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use abey_delivery::Nanos;
+use abey_load::network::Network;
 use abey_load::{
-    Arrivals, Config, Load, LoadError, Memcached, Options, Rate, Report, RequestResponse, RunConfig, SizeDist,
-    Workload, pin_to_cpus,
+    Arrivals, Config, Kernel, Load, LoadError, Memcached, Options, Rate, Report, RequestResponse, RunConfig, SizeDist,
+    Workload,
 };
 use clap::{Subcommand, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
@@ -17,6 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::exchange::Exchange;
 use crate::failure::Failure;
+use crate::nic_args::{End, NicArgs, Opened, resolve};
 use crate::output::{print_rows, print_text};
 
 /// Send requests at a given rate, whether or not the server keeps up, and measure latency from intended send times.
@@ -100,6 +101,8 @@ struct Common {
     /// With --json: add the latency at every percentile, for charts.
     #[arg(long, requires = "json")]
     curve: bool,
+    #[command(flatten)]
+    nic: NicArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -113,7 +116,7 @@ const INTERRUPTED: u8 = 130;
 
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let (common, workload, connections) = args.protocol.split();
-    let target = resolve(&common.target)?;
+    let target = resolve(&common.target, "127.0.0.1:11211 or [::1]:11211")?;
     let options = Options {
         connections,
         threads: common.threads,
@@ -131,14 +134,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             .map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
     }
     let bar = Bar::start(common.warmup, common.duration); // not on the generator's CPUs
-    if !common.cpu.is_empty() {
-        pin_to_cpus(&common.cpu).map_err(Failure::usage)?;
-    }
-    let result = Load::connect_unless(&config, Some(Arc::clone(&stop))).and_then(|mut load| {
-        bar.begin();
-        load.run(&run, &mut |_| {})
-    });
+    let opened = common.nic.open(End::Client, common.threads, &common.cpu).inspect_err(|_| bar.end())?;
+    let result = match &opened {
+        None => measure(Kernel, &config, &run, &stop, &bar),
+        Some(opened) => measure(opened.datapath.clone(), &config, &run, &stop, &bar),
+    };
     bar.end();
+    opened.map_or(Ok(()), Opened::finish)?;
     match result {
         Ok(report) => print(report, &common),
         Err(LoadError::Stopped) => {
@@ -148,6 +150,18 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Err(_) if stop.load(Ordering::Relaxed) => Ok(ExitCode::from(INTERRUPTED)),
         Err(error) => Err(Failure::check(error)),
     }
+}
+
+fn measure<N: Network>(
+    network: N,
+    config: &Config,
+    run: &RunConfig,
+    stop: &Arc<AtomicBool>,
+    bar: &Bar,
+) -> Result<Report, LoadError> {
+    let mut load = Load::connect_on(network, config, Some(Arc::clone(stop)))?;
+    bar.begin();
+    load.run(run, &mut |_| {})
 }
 
 impl ProtocolArgs {
@@ -174,14 +188,6 @@ impl Common {
         let run = RunConfig::new(self.rate, self.duration.into())?.warmup(self.warmup.into())?;
         Ok(run.arrivals(arrivals).seed(self.seed).stop_flag(stop))
     }
-}
-
-fn resolve(target: &str) -> Result<SocketAddr, Failure> {
-    let hint = "write an address and a port, such as 127.0.0.1:11211 or [::1]:11211";
-    let mut addresses = target
-        .to_socket_addrs()
-        .map_err(|error| Failure::usage(format!("`{target}` is no address ({error}): {hint}")))?;
-    addresses.next().ok_or_else(|| Failure::usage(format!("`{target}` has no address: {hint}")))
 }
 
 /// A count with an optional suffix: `500`, `10k`, `1M`.

@@ -5,6 +5,7 @@ mod queue;
 mod wait;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use abey_delivery::EpollBusyPoll;
 
@@ -116,6 +117,16 @@ impl Epoll {
         self.queue.inner().context.busy_poll()
     }
 
+    /// Something to end waits with.
+    pub fn waker(&self) -> Waker {
+        Waker(self.queue.clone())
+    }
+
+    /// How long its waits were in busy polls that found nothing: what of a busy thread's time was not work.
+    pub fn time_spun(&self) -> Duration {
+        self.queue.time_spun().into()
+    }
+
     /// How many sockets are in.
     pub fn len(&self) -> usize {
         self.queue.inner().entries.len()
@@ -147,6 +158,18 @@ impl Epoll {
                 watches.remove_epoll(&self.queue, key);
             }
         });
+    }
+}
+
+/// Ends waits on an [`Epoll`] early, from any thread.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<Queue>);
+
+impl Waker {
+    /// Ends the wait that goes on, or else the next one: it returns without events if it finds none. Of several threads
+    /// that wait one returns.
+    pub fn wake(&self) {
+        self.0.interrupt();
     }
 }
 

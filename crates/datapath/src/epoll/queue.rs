@@ -4,9 +4,10 @@
 //! socket is ready for takes it out of the queue first, lets go, and then asks the shard.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use abey_delivery::{EpollBusyPoll, EpollConfig, EpollContext, NapiId};
+use abey_delivery::{EpollBusyPoll, EpollConfig, EpollContext, Nanos, NapiId};
 use abey_tcpip::{Readiness, SocketId};
 use slotmap::SlotMap;
 
@@ -51,6 +52,10 @@ pub(super) struct Inner {
 pub(crate) struct Queue {
     pub(super) shards: Arc<[Arc<Shard>]>,
     inner: Mutex<Inner>,
+    /// A wait is to end early; set and looked at before a sleep with `inner` locked.
+    interrupted: AtomicBool,
+    /// Nanoseconds in busy polls that found nothing.
+    spun: AtomicU64,
 }
 
 /// What came of posting an event.
@@ -81,7 +86,7 @@ impl Queue {
             ready: VecDeque::new(),
             sleepers: Vec::new(),
         };
-        Self { shards, inner: Mutex::new(inner) }
+        Self { shards, inner: Mutex::new(inner), interrupted: AtomicBool::new(false), spun: AtomicU64::new(0) }
     }
 
     pub(super) fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -115,7 +120,7 @@ impl Queue {
     /// Announces that a thread goes to sleep. False: something is ready, or it was woken already.
     pub(super) fn begin_sleep(&self, sleeper: &Arc<Sleeper>) -> bool {
         let mut inner = self.inner();
-        if !inner.ready.is_empty() || !sleeper.begin() {
+        if !inner.ready.is_empty() || self.is_interrupted() || !sleeper.begin() {
             return false;
         }
         inner.sleepers.push(sleeper.clone());
@@ -125,6 +130,35 @@ impl Queue {
     /// The thread does not sleep any more.
     pub(super) fn end_sleep(&self, sleeper: &Arc<Sleeper>) {
         self.inner().sleepers.retain(|other| !Arc::ptr_eq(other, sleeper));
+    }
+
+    /// One wait is to end early.
+    pub(super) fn interrupt(&self) {
+        let mut inner = self.inner();
+        self.interrupted.store(true, Ordering::Relaxed);
+        for sleeper in std::mem::take(&mut inner.sleepers) {
+            sleeper.wake();
+        }
+    }
+
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    /// Whether the calling thread's wait is the one to end early.
+    pub(super) fn take_interrupt(&self) -> bool {
+        self.is_interrupted() && self.interrupted.swap(false, Ordering::Relaxed)
+    }
+
+    /// A wait spent so long in busy polls that found nothing.
+    pub(super) fn spun(&self, time: Nanos) {
+        if time > Nanos::ZERO {
+            self.spun.fetch_add(time.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn time_spun(&self) -> Nanos {
+        Nanos::from_nanos(self.spun.load(Ordering::Relaxed))
     }
 
     /// Wakes every thread that sleeps.

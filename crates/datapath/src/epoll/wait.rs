@@ -56,9 +56,14 @@ impl Epoll {
                 if zero { Some(Nanos::ZERO) } else { deadline.into_iter().chain(bound).min() },
             );
             let time = Cell::new(Some(now));
-            let round = Round { queue: &self.queue, local: &local, max, clock, time };
-            if round.go(&mut scratch, events, || self.runtime.is_over()) {
+            let end = deadline.filter(|_| !zero);
+            let round = Round { queue: &self.queue, local: &local, max, clock, time, end };
+            let is_over = || self.runtime.is_over() || self.queue.is_interrupted();
+            if round.go(&mut scratch, events, is_over) {
                 break Ok(events.len());
+            }
+            if self.queue.take_interrupt() {
+                break Ok(0);
             }
             if deadline.is_some_and(|deadline| clock.now() >= deadline) {
                 break Ok(0);
@@ -76,6 +81,9 @@ struct Round<'a> {
     clock: Clock,
     /// What time it is, if nothing that takes time has happened since the clock was read.
     time: Cell<Option<Nanos>>,
+    /// When the wait is over, busy polling or not: the kernel's busy poll goes on to its own end, which may be a
+    /// millisecond later.
+    end: Option<Nanos>,
 }
 
 impl Round<'_> {
@@ -88,6 +96,7 @@ impl Round<'_> {
     /// Takes the steps of one wait, up to its end. Whether there are events.
     fn go(&self, scratch: &mut Scratch, events: &mut Vec<Event>, is_over: impl Fn() -> bool) -> bool {
         let Scratch { wait, candidates, touched } = scratch;
+        let (mut polls, mut empty_since, mut spun) = (0, None, Nanos::ZERO);
         let delivered = loop {
             let step = {
                 let mut inner = self.queue.inner();
@@ -96,7 +105,13 @@ impl Round<'_> {
                     self.queue.harvest(candidates, events, self.max);
                     inner = self.queue.inner();
                 }
-                wait.next(&mut inner.context, self.now(), !events.is_empty())
+                let now = self.now();
+                spun = spun + empty_since.take().map_or(Nanos::ZERO, |since| now.saturating_sub(since));
+                // Only after every queue was polled: a short wait must not pass over the last ones.
+                if polls >= self.queue.shards.len() && events.is_empty() && self.end.is_some_and(|end| now >= end) {
+                    wait.handle_signal(now);
+                }
+                wait.next(&mut inner.context, now, !events.is_empty())
             };
             match step {
                 WaitStep::Deliver => break true,
@@ -118,10 +133,13 @@ impl Round<'_> {
                 WaitStep::Poll { napi, .. } | WaitStep::EndPoll { napi } => {
                     let Some(shard) = self.queue.shard(napi) else { continue };
                     self.touch(touched, shard);
+                    let begin = self.now();
                     let work = wait::busy_step(shard, self.local.thread, step);
                     self.time.set(None);
                     if matches!(step, WaitStep::Poll { .. }) {
                         wait.handle_polled(work);
+                        polls += 1;
+                        empty_since = (work == 0).then_some(begin);
                     }
                 }
                 WaitStep::Suspend { napi } => {
@@ -135,6 +153,7 @@ impl Round<'_> {
                 }
             }
         };
+        self.queue.spun(spun);
         for shard in touched.drain(..) {
             self.queue.shards[shard as usize].leave(self.local.thread);
         }

@@ -32,9 +32,7 @@ impl TcpListener {
     /// # Errors
     /// As [`Self::bind`], or a shard that is not there.
     pub fn bind_reuse_port(runtime: &Runtime, at: SocketAddr, shard: usize) -> Result<Self, OpenError> {
-        if shard >= runtime.shards() {
-            return Err(OpenError::NoSuchShard { index: shard, count: runtime.shards() });
-        }
+        runtime.shared().shard(shard)?;
         Self::open(runtime, at, shard..shard + 1)
     }
 

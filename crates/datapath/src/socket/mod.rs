@@ -17,7 +17,7 @@ pub use listener::TcpListener;
 pub use stream::TcpStream;
 pub use udp::UdpSocket;
 
-use crate::error::Error;
+use crate::error::{Error, OpenError};
 use crate::runtime::Shared;
 use crate::shard::{Core, Shard, Watch};
 use crate::wait::{Part, wait_for};
@@ -38,6 +38,13 @@ mod sealed {
 pub struct Parts<'a> {
     pub(crate) runtime: &'a Arc<Shared>,
     pub(crate) parts: &'a [Part],
+}
+
+impl Shared {
+    /// The shard of that number.
+    fn shard(&self, index: usize) -> Result<&Arc<Shard>, OpenError> {
+        self.shards.get(index).ok_or(OpenError::NoSuchShard { index, count: self.shards.len() })
+    }
 }
 
 /// "No timeout" in [`Handle::timeout`].

@@ -35,7 +35,29 @@ impl TcpStream {
         remote: SocketAddr,
         timeout: Option<Duration>,
     ) -> Result<Self, OpenError> {
-        let stream = Self::start(runtime.shared(), runtime.shared().next_shard(), remote)?;
+        Self::connect_to(runtime, runtime.shared().next_shard(), remote, timeout)
+    }
+
+    /// As [`Self::connect_timeout`], in a given shard.
+    ///
+    /// # Errors
+    /// As [`Self::connect_timeout`], or a shard that is not there.
+    pub fn connect_in(
+        runtime: &Runtime,
+        remote: SocketAddr,
+        shard: usize,
+        timeout: Option<Duration>,
+    ) -> Result<Self, OpenError> {
+        Self::connect_to(runtime, runtime.shared().shard(shard)?, remote, timeout)
+    }
+
+    fn connect_to(
+        runtime: &Runtime,
+        shard: &Arc<Shard>,
+        remote: SocketAddr,
+        timeout: Option<Duration>,
+    ) -> Result<Self, OpenError> {
+        let stream = Self::start(runtime.shared(), shard, remote)?;
         let until = timeout.map(|timeout| runtime.shared().clock.after(timeout));
         if !wait_for(&stream.0.parts, Readiness::WRITABLE, until, None)? {
             return Err(OpenError::TimedOut);
@@ -57,10 +79,7 @@ impl TcpStream {
         let shared = runtime.shared();
         let shard = match shard {
             None => shared.next_shard(),
-            Some(index) => {
-                let count = shared.shards.len();
-                shared.shards.get(index).ok_or(OpenError::NoSuchShard { index, count })?
-            }
+            Some(index) => shared.shard(index)?,
         };
         let stream = Self::start(shared, shard, remote)?;
         stream.set_nonblocking(true);

@@ -19,10 +19,24 @@ impl UdpSocket {
     ///
     /// # Errors
     /// An address that is taken or not the runtime's.
-    pub fn bind(runtime: &Runtime, mut at: SocketAddr) -> Result<Self, OpenError> {
+    pub fn bind(runtime: &Runtime, at: SocketAddr) -> Result<Self, OpenError> {
+        Self::open(runtime, at, 0..runtime.shards())
+    }
+
+    /// Binds in one shard only, as one of a group of sockets with SO_REUSEPORT that has one for each shard: it gets the
+    /// datagrams that arrive there.
+    ///
+    /// # Errors
+    /// As [`Self::bind`], or a shard that is not there.
+    pub fn bind_reuse_port(runtime: &Runtime, at: SocketAddr, shard: usize) -> Result<Self, OpenError> {
+        runtime.shared().shard(shard)?;
+        Self::open(runtime, at, shard..shard + 1)
+    }
+
+    fn open(runtime: &Runtime, mut at: SocketAddr, shards: std::ops::Range<usize>) -> Result<Self, OpenError> {
         let runtime = runtime.shared();
         let mut handle = Handle::new(runtime, Vec::new());
-        for shard in runtime.shards.iter() {
+        for shard in &runtime.shards[shards] {
             let (socket, bound) = runtime.open(shard, |core| {
                 let socket = core.stack.bind(at)?;
                 Ok((socket, core.stack.local_addr(socket).unwrap_or(at)))

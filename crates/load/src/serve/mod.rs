@@ -1,9 +1,10 @@
 //! Small epoll servers to point a load at: [`kv`] speaks memcached's text protocol, [`rr`] answers requests of a fixed
 //! size.
 //!
-//! They are ordinary level-triggered epoll servers that know nothing of delivery modes: `epoll_create1` and
-//! `epoll_wait` are called through the C library, so that a preloaded library sees them, and an idle thread blocks in
-//! `epoll_wait(-1)`. Each thread has a listener (SO_REUSEPORT if there are several) and an epoll instance of its own.
+//! They are ordinary level-triggered epoll servers that know nothing of delivery modes: over the [`Kernel`](crate::Kernel),
+//! `epoll_create1` and `epoll_wait` are called through the C library, so that a preloaded library sees them, and an idle
+//! thread blocks in `epoll_wait(-1)`. Each thread has a listener (SO_REUSEPORT if there are several) and an epoll instance
+//! of its own.
 
 pub mod kv;
 pub mod rr;
@@ -11,18 +12,15 @@ mod tcp;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::eventfd::{EfdFlags, EventFd};
-use socket2::{Domain, Protocol, Socket, Type};
+use crate::network::{Interest, Network, Socket, Stop};
 
 /// Events that one `epoll_wait` takes.
 const EVENTS: usize = 128;
-/// The epoll data of the descriptor that ends the server, and of the listener (or UDP socket).
+/// The tokens of what ends the server, and of the listener (or UDP socket).
 const STOP: u64 = 0;
 const LISTENER: u64 = 1;
 
@@ -67,12 +65,6 @@ pub enum ServeError {
     Failed(#[from] io::Error),
 }
 
-impl From<Errno> for ServeError {
-    fn from(errno: Errno) -> Self {
-        Self::Failed(errno.into())
-    }
-}
-
 /// Where a server listens and how many threads it has.
 #[derive(Clone, Copy, Debug)]
 pub struct Listen {
@@ -83,11 +75,31 @@ pub struct Listen {
 }
 
 /// A running server. Dropping it, like [`Server::stop`], ends its threads and closes its connections.
-#[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    stop: Arc<EventFd>,
-    threads: Vec<JoinHandle<Result<(), ServeError>>>,
+    raise_stop: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
+    threads: Vec<Thread>,
+}
+
+struct Thread {
+    handle: Option<JoinHandle<Result<(), ServeError>>>,
+    answered: Arc<AtomicU64>,
+}
+
+/// What a thread serves with.
+struct Place<N: Network, S> {
+    network: N,
+    /// The listener or UDP socket.
+    socket: S,
+    stop: N::Stop,
+    /// Requests answered; nobody else writes it.
+    answered: Arc<AtomicU64>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
 }
 
 impl Server {
@@ -96,41 +108,57 @@ impl Server {
         self.address
     }
 
-    /// Ends the server and waits for its threads.
+    /// Requests answered so far.
+    pub fn answered(&self) -> u64 {
+        self.threads.iter().map(|thread| thread.answered.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Ends the server and waits for its threads; gives how many requests it has answered.
     ///
     /// # Errors
     ///
     /// [`ServeError::Failed`] if a thread had failed before.
-    pub fn stop(mut self) -> Result<(), ServeError> {
-        self.end()
+    pub fn stop(mut self) -> Result<u64, ServeError> {
+        self.end().map(|()| self.answered())
     }
 
     fn end(&mut self) -> Result<(), ServeError> {
-        self.stop.write(1)?;
+        (self.raise_stop)()?;
         let mut result = Ok(());
-        for thread in self.threads.drain(..) {
-            result = result.and(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        for handle in self.threads.iter_mut().filter_map(|thread| thread.handle.take()) {
+            result = result.and(handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
         result
     }
 
-    /// Opens a socket per thread and starts the threads; `work` is given each thread's.
-    fn start<S: Send + 'static>(
+    /// Opens a socket per thread with `open` and starts the threads; `work` makes what each does.
+    fn start<N: Network, S: Send + 'static, W>(
+        network: &N,
         listen: Listen,
-        kind: Type,
-        wrap: impl Fn(Socket) -> S,
-        mut work: impl FnMut() -> Box<dyn FnOnce(S, &EventFd) -> Result<(), ServeError> + Send>,
-    ) -> Result<Self, ServeError> {
+        open: impl FnOnce(&N, SocketAddr, usize) -> io::Result<(SocketAddr, Vec<S>)>,
+        mut work: impl FnMut() -> W,
+    ) -> Result<Self, ServeError>
+    where
+        W: FnOnce(Place<N, S>) -> Result<(), ServeError> + Send + 'static,
+    {
         if !(1..=1024).contains(&listen.threads) {
             return Err(ServeError::Threads(listen.threads));
         }
-        let (address, sockets) = sockets(listen, kind)?;
-        let stop = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
-        let mut server = Self { address, stop, threads: Vec::new() };
+        let failed = |source| listen_error(listen.address, source);
+        let (address, sockets) = open(network, listen.address, listen.threads).map_err(failed)?;
+        let stop = network.stop()?;
+        let raise_stop = Box::new({
+            let stop = stop.clone();
+            move || stop.raise()
+        });
+        let mut server = Self { address, raise_stop, threads: Vec::new() };
         for (number, socket) in sockets.into_iter().enumerate() {
-            let (stop, socket, work) = (Arc::clone(&server.stop), wrap(socket), work());
+            let answered = Arc::<AtomicU64>::default();
+            let place = Place { network: network.clone(), socket, stop: stop.clone(), answered: Arc::clone(&answered) };
+            let work = work();
             let builder = std::thread::Builder::new().name(format!("serve-{number}"));
-            server.threads.push(builder.spawn(move || work(socket, &stop))?);
+            let handle = Some(builder.spawn(move || work(place))?);
+            server.threads.push(Thread { handle, answered });
         }
         Ok(server)
     }
@@ -143,34 +171,6 @@ impl Drop for Server {
     }
 }
 
-/// One bound socket per thread, all on one port.
-fn sockets(listen: Listen, kind: Type) -> Result<(SocketAddr, Vec<Socket>), ServeError> {
-    let failed = |source| listen_error(listen.address, source);
-    // The first socket does not share its port, so that a port in use is noticed even if its owner would share.
-    let first = bound(listen.address, kind, false).map_err(failed)?;
-    let address = first.local_addr().map_err(failed)?.as_socket().expect("an internet address");
-    if listen.threads == 1 {
-        return Ok((address, vec![first]));
-    }
-    drop(first);
-    let shared = (0..listen.threads).map(|_| bound(address, kind, true));
-    Ok((address, shared.collect::<io::Result<_>>().map_err(failed)?))
-}
-
-fn bound(address: SocketAddr, kind: Type, shared: bool) -> io::Result<Socket> {
-    let protocol = if kind == Type::STREAM { Protocol::TCP } else { Protocol::UDP };
-    let socket = Socket::new(Domain::for_address(address), kind.nonblocking().cloexec(), Some(protocol))?;
-    if kind == Type::STREAM {
-        socket.set_reuse_address(true)?; // connections of the server before it may still be in TIME_WAIT
-    }
-    socket.set_reuse_port(shared)?;
-    socket.bind(&address.into())?;
-    if kind == Type::STREAM {
-        socket.listen(1024)?;
-    }
-    Ok(socket)
-}
-
 fn listen_error(listen: SocketAddr, source: io::Error) -> ServeError {
     match source.kind() {
         io::ErrorKind::AddrInUse => ServeError::PortInUse { listen },
@@ -180,21 +180,17 @@ fn listen_error(listen: SocketAddr, source: io::Error) -> ServeError {
     }
 }
 
-/// An epoll instance that watches `stop` and `listener`.
-fn epoll_with(stop: &EventFd, listener: impl AsFd) -> nix::Result<Epoll> {
-    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-    epoll.add(stop, EpollEvent::new(EpollFlags::EPOLLIN, STOP))?;
-    epoll.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
-    Ok(epoll)
-}
+impl<N: Network, S: Socket<N::Epoll>> Place<N, S> {
+    /// An epoll instance that watches for the stop and the socket.
+    fn epoll(&self) -> io::Result<N::Epoll> {
+        let mut epoll = self.network.epoll(EVENTS)?;
+        self.stop.watch(&mut epoll, STOP)?;
+        self.socket.watch(&epoll, LISTENER, Interest::Read)?;
+        Ok(epoll)
+    }
 
-/// Blocks until there are events.
-fn wait<'a>(epoll: &Epoll, events: &'a mut [EpollEvent]) -> nix::Result<&'a [EpollEvent]> {
-    loop {
-        match epoll.wait(events, EpollTimeout::NONE) {
-            Ok(count) => return Ok(&events[..count]),
-            Err(Errno::EINTR) => {}
-            Err(error) => return Err(error),
-        }
+    /// So many more requests were answered.
+    fn count(&self, requests: u64) {
+        self.answered.store(self.answered.load(Ordering::Relaxed) + requests, Ordering::Relaxed);
     }
 }

@@ -1,20 +1,17 @@
 //! The request/response server: reads requests of one size, answers with responses of another; TCP and UDP.
 
 use std::io::ErrorKind;
-use std::net::{TcpListener, UdpSocket};
-
-use nix::sys::epoll::EpollEvent;
-use nix::sys::eventfd::EventFd;
-use socket2::Type;
 
 use super::tcp::{OUT_LIMIT, Served, Service};
-use super::{EVENTS, Listen, STOP, ServeError, Server, epoll_with, tcp, wait};
+use super::{Listen, Place, STOP, ServeError, Server, tcp};
 use crate::config::{RequestResponse, Transport};
+use crate::kernel::Kernel;
+use crate::network::{Datagrams, Epoll, Network};
 
-/// Datagrams taken before `epoll_wait` is called again.
+/// Datagrams taken before the next wait.
 const BATCH: usize = 64;
 
-/// Starts the server.
+/// Starts the server on the kernel's sockets.
 ///
 /// Over UDP a datagram that is not of the request size is not answered.
 ///
@@ -22,16 +19,25 @@ const BATCH: usize = 64;
 ///
 /// [`ServeError`] if the sizes are out of range or the address cannot be listened on.
 pub fn start(listen: Listen, exchange: &RequestResponse) -> Result<Server, ServeError> {
+    start_on(&Kernel, listen, exchange)
+}
+
+/// As [`start`], on any network.
+///
+/// # Errors
+///
+/// Those of [`start`].
+pub fn start_on<N: Network>(network: &N, listen: Listen, exchange: &RequestResponse) -> Result<Server, ServeError> {
     exchange.check()?;
     let RequestResponse { request_bytes, response_bytes, .. } = *exchange;
     match exchange.transport {
-        Transport::Tcp => Server::start(listen, Type::STREAM, TcpListener::from, || {
+        Transport::Tcp => Server::start(network, listen, N::listen, || {
             let service = Exchange { request_bytes, response: vec![b'r'; response_bytes] };
-            Box::new(move |listener, stop| tcp::serve(&listener, stop, service))
+            move |place| tcp::serve(&place, service)
         }),
-        Transport::Udp => Server::start(listen, Type::DGRAM, UdpSocket::from, || {
+        Transport::Udp => Server::start(network, listen, N::bind, || {
             let response = vec![b'r'; response_bytes];
-            Box::new(move |socket, stop| serve_udp(&socket, stop, request_bytes, &response))
+            move |place| serve_udp(&place, request_bytes, &response)
         }),
     }
 }
@@ -46,38 +52,44 @@ impl Service for Exchange {
     type Session = usize;
 
     fn serve(&mut self, partial: &mut usize, input: &[u8], out: &mut Vec<u8>) -> Served {
-        let mut consumed = 0;
+        let (mut consumed, mut requests) = (0, 0);
         while consumed < input.len() && out.len() < OUT_LIMIT {
             let taken = (self.request_bytes - *partial).min(input.len() - consumed);
             consumed += taken;
             *partial += taken;
             if *partial == self.request_bytes {
                 *partial = 0;
+                requests += 1;
                 out.extend_from_slice(&self.response);
             }
         }
-        Served { consumed, close: false }
+        Served { consumed, close: false, requests }
     }
 }
 
-fn serve_udp(socket: &UdpSocket, stop: &EventFd, request_bytes: usize, response: &[u8]) -> Result<(), ServeError> {
-    let epoll = epoll_with(stop, socket)?;
+fn serve_udp<N: Network>(
+    place: &Place<N, N::Datagrams>,
+    request_bytes: usize,
+    response: &[u8],
+) -> Result<(), ServeError> {
+    let mut epoll = place.epoll()?;
     let mut buffer = vec![0; 1 << 16];
-    let mut events = [EpollEvent::empty(); EVENTS];
+    let mut events = Vec::new();
     loop {
-        for event in wait(&epoll, &mut events)? {
-            if event.data() == STOP {
-                return Ok(());
-            }
-            for _ in 0..BATCH {
-                match socket.recv_from(&mut buffer) {
-                    // An answer that cannot be sent is lost, as a datagram may be.
-                    Ok((size, peer)) if size == request_bytes => drop(socket.send_to(response, peer)),
-                    Ok(_) => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    // What a client's ICMP error left behind.
-                    Err(_) => {}
+        epoll.wait(&mut events, None)?;
+        if events.iter().any(|event| event.token == STOP) {
+            return Ok(());
+        }
+        for _ in 0..BATCH * events.len() {
+            match place.socket.receive_from(&mut buffer) {
+                // An answer that cannot be sent is lost, as a datagram may be.
+                Ok((size, peer)) if size == request_bytes => {
+                    place.count(u64::from(place.socket.send_to(response, peer).is_ok()));
                 }
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // What a client's ICMP error left behind.
+                Err(_) => {}
             }
         }
     }

@@ -1,18 +1,15 @@
 //! The epoll loop of a TCP server thread: accepts, reads, lets a [`Service`] answer, writes.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
-use nix::sys::eventfd::EventFd;
-
-use super::{EVENTS, LISTENER, STOP, ServeError, epoll_with, wait};
+use super::{LISTENER, Place, STOP, ServeError};
+use crate::network::{Epoll, Event, Interest, Network, Socket};
 
 const READ_SIZE: usize = 64 << 10;
 /// A service stops answering at so many unsent bytes, and goes on when they have left.
 pub(super) const OUT_LIMIT: usize = 1 << 20;
-/// Epoll data of the first connection; those below are the loop's own.
+/// The token of the first connection; those below are the loop's own.
 const FIRST: usize = 2;
 
 /// What a call of [`Service::serve`] did.
@@ -21,6 +18,8 @@ pub(super) struct Served {
     pub(super) consumed: usize,
     /// Close the connection when the output has left.
     pub(super) close: bool,
+    /// Requests that were complete.
+    pub(super) requests: u64,
 }
 
 /// A protocol, seen from the server.
@@ -33,8 +32,8 @@ pub(super) trait Service {
     fn serve(&mut self, session: &mut Self::Session, input: &[u8], out: &mut Vec<u8>) -> Served;
 }
 
-struct Peer<S> {
-    stream: TcpStream,
+struct Peer<T, S> {
+    stream: T,
     session: S,
     input: Vec<u8>,
     out: Vec<u8>,
@@ -44,24 +43,26 @@ struct Peer<S> {
     blocked: bool,
 }
 
-/// Serves connections of `listener` until `stop` is written to.
-pub(super) fn serve<S: Service>(listener: &TcpListener, stop: &EventFd, mut service: S) -> Result<(), ServeError> {
-    let epoll = epoll_with(stop, listener)?;
-    let mut peers: Vec<Option<Peer<S::Session>>> = Vec::new();
+/// Serves connections until the server is stopped.
+pub(super) fn serve<N: Network, S: Service>(place: &Place<N, N::Listener>, mut service: S) -> Result<(), ServeError> {
+    let mut epoll = place.epoll()?;
+    let mut peers: Vec<Option<Peer<N::Stream, S::Session>>> = Vec::new();
     let mut free = Vec::new();
     let mut buffer = vec![0; READ_SIZE];
-    let mut events = [EpollEvent::empty(); EVENTS];
+    let mut events = Vec::new();
     loop {
-        for event in wait(&epoll, &mut events)? {
-            match event.data() {
+        epoll.wait(&mut events, None)?;
+        for event in &events {
+            match event.token {
                 STOP => return Ok(()),
-                LISTENER => accept(listener, &epoll, &mut peers, &mut free)?,
-                data => {
-                    let slot = data as usize - FIRST;
+                LISTENER => accept::<N, _>(&place.socket, &epoll, &mut peers, &mut free)?,
+                token => {
+                    let slot = token as usize - FIRST;
                     // The peer may have been closed by an event before this one.
                     let Some(peer) = &mut peers[slot] else { continue };
-                    let alive = peer.turn(event.events(), &mut service, &mut buffer).unwrap_or(false);
-                    if !alive || peer.watch(&epoll, data).is_err() {
+                    let requests = peer.turn(event, &mut service, &mut buffer).ok().flatten();
+                    place.count(requests.unwrap_or(0));
+                    if requests.is_none() || peer.watch(&epoll, token).is_err() {
                         peers[slot] = None;
                         free.push(slot);
                     }
@@ -71,15 +72,15 @@ pub(super) fn serve<S: Service>(listener: &TcpListener, stop: &EventFd, mut serv
     }
 }
 
-fn accept<S: Default>(
-    listener: &TcpListener,
-    epoll: &Epoll,
-    peers: &mut Vec<Option<Peer<S>>>,
+fn accept<N: Network, S: Default>(
+    listener: &N::Listener,
+    epoll: &N::Epoll,
+    peers: &mut Vec<Option<Peer<N::Stream, S>>>,
     free: &mut Vec<usize>,
 ) -> Result<(), ServeError> {
     loop {
-        let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
+        let stream = match N::accept(listener) {
+            Ok(stream) => stream,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             // The client has gone again: on to the next.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
@@ -89,48 +90,48 @@ fn accept<S: Default>(
                 return Ok(());
             }
         };
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
         let slot = free.pop().unwrap_or_else(|| {
             peers.push(None);
             peers.len() - 1
         });
-        epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, (slot + FIRST) as u64))?;
+        stream.watch(epoll, (slot + FIRST) as u64, Interest::Read)?;
         let (input, out) = (Vec::new(), Vec::new());
         let session = S::default();
         peers[slot] = Some(Peer { stream, session, input, out, written: 0, closing: false, blocked: false });
     }
 }
 
-impl<S> Peer<S> {
-    /// Handles readiness; `false` when the connection is over.
+impl<T: Read + Write, S> Peer<T, S> {
+    /// Handles readiness; gives how many requests were complete, or `None` when the connection is over.
     fn turn<V: Service<Session = S>>(
         &mut self,
-        ready: EpollFlags,
+        ready: &Event,
         service: &mut V,
         buffer: &mut [u8],
-    ) -> io::Result<bool> {
+    ) -> io::Result<Option<u64>> {
         if self.blocked {
             self.flush()?;
-        } else if ready.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR) {
+        } else if ready.readable {
             match self.stream.read(buffer) {
-                Ok(0) => return Ok(false),
+                Ok(0) => return Ok(None),
                 Ok(size) => self.input.extend_from_slice(&buffer[..size]),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => return Err(error),
             }
         }
+        let mut requests = 0;
         // Until the input is used up, or its answers do not leave.
         while self.out.is_empty() && !self.closing {
             let served = service.serve(&mut self.session, &self.input, &mut self.out);
             self.input.drain(..served.consumed);
             self.closing = served.close;
+            requests += served.requests;
             self.flush()?;
             if served.consumed == 0 || self.input.is_empty() {
                 break;
             }
         }
-        Ok(!(self.closing && self.out.is_empty()))
+        Ok((!self.closing || !self.out.is_empty()).then_some(requests))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -148,13 +149,16 @@ impl<S> Peer<S> {
     }
 
     /// Watches for room while answers wait, else for input.
-    fn watch(&mut self, epoll: &Epoll, data: u64) -> nix::Result<()> {
+    fn watch<E>(&mut self, epoll: &E, token: u64) -> io::Result<()>
+    where
+        T: Socket<E>,
+    {
         let blocked = !self.out.is_empty();
         if blocked == self.blocked {
             return Ok(());
         }
         self.blocked = blocked;
-        let flags = if blocked { EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
-        epoll.modify(&self.stream, &mut EpollEvent::new(flags, data))
+        let interest = if blocked { Interest::Write } else { Interest::Read };
+        self.stream.rewatch(epoll, token, interest)
     }
 }

@@ -5,31 +5,39 @@
 mod request;
 mod store;
 
-use std::net::TcpListener;
 use std::sync::Arc;
-
-use socket2::Type;
 
 use self::request::Request;
 pub use self::store::MEMORY_LIMIT;
 use self::store::Store;
 use super::tcp::{OUT_LIMIT, Served, Service};
 use super::{Listen, ServeError, Server, tcp};
+use crate::kernel::Kernel;
 use crate::memcached::append_decimal;
+use crate::network::Network;
 
 /// The longest request line, bytes: a `get` of some 250 of the longest keys.
 const MAX_LINE: usize = 64 << 10;
 
-/// Starts the server; its threads share one store.
+/// Starts the server on the kernel's sockets; its threads share one store.
 ///
 /// # Errors
 ///
 /// [`ServeError`] if the address cannot be listened on.
 pub fn start(listen: Listen) -> Result<Server, ServeError> {
+    start_on(&Kernel, listen)
+}
+
+/// As [`start`], on any network.
+///
+/// # Errors
+///
+/// Those of [`start`].
+pub fn start_on<N: Network>(network: &N, listen: Listen) -> Result<Server, ServeError> {
     let store = Arc::new(Store::default());
-    Server::start(listen, Type::STREAM, TcpListener::from, || {
+    Server::start(network, listen, N::listen, || {
         let service = KeyValue { store: Arc::clone(&store) };
-        Box::new(move |listener, stop| tcp::serve(&listener, stop, service))
+        move |place| tcp::serve(&place, service)
     })
 }
 
@@ -47,7 +55,7 @@ impl Service for KeyValue {
     type Session = Session;
 
     fn serve(&mut self, session: &mut Session, input: &[u8], out: &mut Vec<u8>) -> Served {
-        let mut consumed = 0;
+        let (mut consumed, mut requests) = (0, 0);
         while out.len() < OUT_LIMIT {
             let swallowed = session.swallow.min(input.len() - consumed);
             session.swallow -= swallowed;
@@ -58,15 +66,16 @@ impl Service for KeyValue {
                     break;
                 }
                 out.extend_from_slice(b"CLIENT_ERROR line too long\r\n");
-                return Served { consumed: input.len(), close: true };
+                return Served { consumed: input.len(), close: true, requests };
             };
             let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
             match request::parse(line) {
-                Request::Quit => return Served { consumed: consumed + end + 1, close: true },
+                Request::Quit => return Served { consumed: consumed + end + 1, close: true, requests },
                 Request::Set(set) => {
                     let Some(block) = rest[end + 1..].get(..set.size + 2) else { break };
                     self.set(&set, block, out);
                     consumed += end + 1 + block.len();
+                    requests += 1;
                     continue;
                 }
                 Request::TooLarge { size, noreply } => {
@@ -96,8 +105,9 @@ impl Service for KeyValue {
                 }
             }
             consumed += end + 1;
+            requests += 1;
         }
-        Served { consumed, close: false }
+        Served { consumed, close: false, requests }
     }
 }
 
