@@ -37,17 +37,18 @@ impl FromStr for Rate {
         if text == "max" {
             return Ok(Self::Max);
         }
-        let (number, scale) = match text.as_bytes().last() {
-            Some(b'k' | b'K') => (&text[..text.len() - 1], 1e3),
-            Some(b'm' | b'M') => (&text[..text.len() - 1], 1e6),
-            _ => (text, 1.0),
+        let (number, exponent) = match text.as_bytes().last() {
+            Some(b'k' | b'K') => (&text[..text.len() - 1], 3),
+            Some(b'm' | b'M') => (&text[..text.len() - 1], 6),
+            _ => (text, 0),
         };
         // `f64` also reads signs, exponents, `inf` and `nan`, none of which is a rate.
         if !number.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
             return Err(malformed());
         }
-        let number: f64 = number.parse().map_err(|_| malformed())?;
-        Self::per_second(number * scale).map_err(|_| malformed())
+        // With the exponent in the text, so that `1.005k` is 1005 and not the next number below.
+        let rate = format!("{number}e{exponent}").parse().map_err(|_| malformed())?;
+        Self::per_second(rate).map_err(|_| malformed())
     }
 }
 
@@ -141,7 +142,9 @@ mod tests {
 
     #[test]
     fn rates_are_read() {
-        for (text, rate) in [("500", 500.0), ("50k", 50e3), ("1.2M", 1.2e6), ("0.5", 0.5), ("2K", 2e3)] {
+        for (text, rate) in
+            [("500", 500.0), ("50k", 50e3), ("1.2M", 1.2e6), ("0.5", 0.5), ("2K", 2e3), ("1.005k", 1005.0)]
+        {
             assert_eq!(text.parse(), Ok(Rate::PerSecond(rate)), "{text}");
         }
         assert_eq!("max".parse(), Ok(Rate::Max));

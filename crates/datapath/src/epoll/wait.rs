@@ -15,6 +15,9 @@ use crate::local::Local;
 use crate::shard::Shard;
 use crate::wait;
 
+/// An empty poll that took longer did not: its thread was preempted.
+const LONGEST_POLL: Nanos = Nanos::from_micros(10);
+
 /// What a thread's waits work with, kept from one to the next so that a wait does not allocate.
 #[derive(Debug)]
 pub(crate) struct Scratch {
@@ -106,7 +109,8 @@ impl Round<'_> {
                     inner = self.queue.inner();
                 }
                 let now = self.now();
-                spun = spun + empty_since.take().map_or(Nanos::ZERO, |since| now.saturating_sub(since));
+                spun =
+                    spun + empty_since.take().map_or(Nanos::ZERO, |since| now.saturating_sub(since).min(LONGEST_POLL));
                 // Only after every queue was polled: a short wait must not pass over the last ones.
                 if polls >= self.queue.shards.len() && events.is_empty() && self.end.is_some_and(|end| now >= end) {
                     wait.handle_signal(now);

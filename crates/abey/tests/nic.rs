@@ -1,0 +1,239 @@
+//! `abey serve` and `abey load` over Abey's own datapath, each in a process of its own.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Longer than anything takes on a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn abey(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_abey"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    abey(args).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A name of a NIC that nobody else has.
+fn name(test: &str) -> String {
+    format!("memory:abey-test-{test}-{}", std::process::id())
+}
+
+/// `abey serve`; killed when dropped.
+struct Serve {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    address: String,
+}
+
+impl Serve {
+    fn start(args: &[&str]) -> Self {
+        let mut child = abey(&[&["serve"], args].concat()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let Some(address) = line.strip_prefix("listening on ") else {
+            let mut why = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+            panic!("{args:?}: {line:?} {why:?}");
+        };
+        Self { child, out, address: address.trim().to_owned() }
+    }
+
+    /// Ends it with SIGTERM; gives what it printed since it began to listen.
+    fn end(mut self) -> String {
+        let sent = Command::new("sh").args(["-c", &format!("kill -TERM {}", self.child.id())]).status().unwrap();
+        assert!(sent.success());
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "the server did not end");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let (mut rest, mut errors) = (String::new(), String::new());
+        self.out.read_to_string(&mut rest).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert_eq!((status.code(), errors.as_str()), (Some(0), ""));
+        rest
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a short load with `args`; gives its row.
+fn load(args: &[&str]) -> Value {
+    let common = ["--duration", "150ms", "--warmup", "20ms", "--timeout", "30s", "--json"];
+    let done = run(&[&["load"], args, &common].concat());
+    assert_eq!((done.status.code(), said(&done).as_str()), (Some(0), ""), "{args:?}");
+    let document: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let [row] = document["rows"].as_array().unwrap().as_slice() else { panic!("{document}") };
+    assert!(row["count"].as_u64() > Some(0) && row["qps"].as_f64() > Some(0.0), "{row}");
+    row.clone()
+}
+
+/// The row of counters that `serve --counters` printed.
+fn counters(printed: &str) -> Value {
+    let document: Value = serde_json::from_str(printed).unwrap_or_else(|error| panic!("{error}: {printed:?}"));
+    document["rows"][0].clone()
+}
+
+#[test]
+fn keys_are_served_over_a_shared_memory_nic_in_every_kind_of_mode() {
+    for mode in ["base", "defer50", "fullbusy", "suspend20", "threaded", "workqueue", "hold50"] {
+        let nic = name(mode);
+        let server = Serve::start(&["kv", "--nic", &nic, "--mode", mode, "--counters"]);
+        assert_eq!(server.address, "10.0.0.1:11211");
+        for rate in ["1k", "max"] {
+            let row = load(&["memcached", &server.address, "--nic", &nic, "--keys", "100", "--rate", rate]);
+            assert_eq!((&row["misses"], &row["errors"], &row["load"]), (&0.into(), &0.into(), &rate.into()), "{row}");
+            assert!(row["p99_us"].is_f64() && row["client_cpu_percent"].as_f64() > Some(0.0), "{row}");
+        }
+        let row = counters(&server.end());
+        assert!(row["requests"].as_u64() > Some(200) && row["packets"].as_u64() > Some(100), "{mode}: {row}");
+        assert!(row["per_request"]["system_calls"].is_f64(), "{mode}: {row}");
+        let engaged = match mode {
+            "fullbusy" => "busy_poll_packets",
+            "suspend20" => "suspensions",
+            "threaded" => "thread_polls",
+            "workqueue" => "worker_polls",
+            _ => "softirq_polls",
+        };
+        assert!(row[engaged].as_u64() > Some(0), "{mode}: {row}");
+    }
+}
+
+#[test]
+fn exchanges_pass_over_tcp_and_udp_and_both_versions_of_ip() {
+    for transport in [&[][..], &["--udp"]] {
+        for listen in ["10.0.0.1:0", "[fd00:abe::1]:0", "0.0.0.0:7"] {
+            let nic = name("rr");
+            let sizes = [&["rr", "--request-size", "100", "--response-size", "1000"], transport].concat();
+            let server = Serve::start(&[&sizes[..], &["--nic", &nic, "--listen", listen]].concat());
+            let target = server.address.replace("0.0.0.0", "10.0.0.1");
+            let row = load(&[&sizes[..], &[&target, "--nic", &nic, "--rate", "1k", "--depth", "4"]].concat());
+            assert_eq!(row["errors"], 0, "{row}");
+            assert_eq!(server.end(), "");
+        }
+    }
+}
+
+#[test]
+fn threads_share_the_queues() {
+    let nic = name("threads");
+    for (kind, protocol) in [(&["kv"][..], &["memcached", "--keys", "100"][..]), (&["rr", "--udp"], &["rr", "--udp"])] {
+        // Two threads with two queues each; two threads of the load on all of them.
+        let server = Serve::start(&[kind, &["--nic", &nic, "--threads", "2", "--queues", "4"]].concat());
+        let args = [&server.address, "--nic", &nic, "--threads", "2", "--rate", "2k", "--mode", "suspend20"];
+        let row = load(&[protocol, &args].concat());
+        assert_eq!((&row["errors"], &row["threads"]), (&0.into(), &2.into()), "{row}");
+        server.end();
+    }
+}
+
+#[test]
+fn a_server_can_begin_again_under_its_name_and_be_recorded() {
+    let nic = name("again");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    for _ in 0..3 {
+        let server = Serve::start(&["rr", "--nic", &nic, "--pcap", path]);
+        load(&["rr", &server.address, "--nic", &nic, "--rate", "100"]);
+        server.end();
+    }
+    let recorded = std::fs::read(path).unwrap();
+    assert_eq!(recorded[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
+    assert!(recorded.len() > 1000, "{} bytes", recorded.len());
+}
+
+#[test]
+fn a_server_that_is_killed_ends_the_load_with_a_sentence() {
+    let nic = name("killed");
+    let mut server = Serve::start(&["rr", "--nic", &nic]);
+    let args = ["load", "rr", &server.address, "--nic", &nic, "--rate", "1k", "--duration", "60s", "--timeout", "1s"];
+    let load = abey(&args).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    server.child.kill().unwrap();
+    let done = load.wait_with_output().unwrap();
+    let said = said(&done);
+    assert_eq!((done.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("stopped answering") || said.contains("cannot connect"), "{said}");
+}
+
+#[test]
+fn bad_input_is_one_sentence_and_a_status() {
+    let (nobody, mine) = (name("nobody"), name("taken"));
+    let _server = Serve::start(&["kv", "--nic", &mine]);
+    let at = "10.0.0.1:11211";
+    for (status, args, says) in [
+        (3, &["load", "rr", at, "--nic", &nobody][..], "start the process that creates it"),
+        (1, &["serve", "kv", "--nic", &mine], "in use already"),
+        (1, &["load", "rr", "10.0.0.1:9", "--nic", &mine], "nothing listens on 10.0.0.1:9"),
+        (1, &["load", "rr", at, "--udp", "--nic", &mine], "nothing listens"),
+        (1, &["load", "rr", "10.9.9.9:1", "--nic", &mine], "no route leads to 10.9.9.9"),
+        (1, &["load", "rr", "10.0.0.7:1", "--nic", &mine, "--timeout", "100ms"], "not established in time"),
+        (2, &["load", "rr", at, "--nic", "eth0"], "write memory:NAME, tap:DEV or af_xdp:DEV"),
+        (2, &["load", "rr", at, "--nic", &mine, "--queues", "2"], "--queues has no meaning here"),
+        (2, &["load", "rr", at, "--mode", "base"], "--nic"),
+        (2, &["load", "rr", at, "--nic", &mine, "--mode", "fast"], "there is no mode `fast`"),
+        (2, &["load", "rr", at, "--nic", "tap:abey0"], "needs an address of its own"),
+        (2, &["load", "rr", at, "--nic", "af_xdp:eth0", "--address", "10.0.0.1/24"], "leave out --address"),
+        (2, &["serve", "kv", "--counters"], "--nic"),
+        (2, &["serve", "kv", "--nic", &nobody, "--address", "10.0.0.1"], "no address with a prefix"),
+        (2, &["serve", "kv", "--nic", &nobody, "--listen", "10.0.0.9:1"], "none of this end's addresses"),
+        (2, &["serve", "kv", "--nic", &nobody, "--threads", "3", "--queues", "2"], "give --queues 3"),
+        (2, &["serve", "kv", "--nic", &nobody, "--queues", "99"], "1 to 32"),
+        (2, &["serve", "kv", "--nic", &nobody, "--napi-cpu", "0,1"], "give one for each"),
+        (2, &["serve", "kv", "--nic", &nobody, "--napi-cpu", "777"], "no CPU 777"),
+        (2, &["serve", "kv", "--nic", &nobody, "--gateway", "10.3.0.1"], "on no prefix"),
+        (2, &["serve", "kv", "--nic", &nobody, "--gateway", "10.0.0.3", "--gateway", "10.0.0.4"], "two gateways"),
+        (2, &["serve", "kv", "--nic", &nobody, "--pcap", "/nowhere/file"], "cannot write /nowhere/file"),
+    ] {
+        let done = run(args);
+        let said = said(&done);
+        assert_eq!((done.status.code(), done.stdout.len()), (Some(status), 0), "{args:?}: {said}");
+        assert!(said.contains(says) && said.trim_end().lines().count() == 1, "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn the_kernel_is_the_client_of_a_server_on_a_tap_device() {
+    if !nix::unistd::geteuid().is_root() || Command::new("ip").arg("-V").output().is_err() {
+        eprintln!("skipped: needs root and the `ip` program to make a network namespace");
+        return;
+    }
+    let work = || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        for (mode, version, ours, kernels) in
+            [("base", "-4", "10.8.0.2", "10.8.0.1/24"), ("suspend20", "-6", "fd00:8::2", "fd00:8::1/64")]
+        {
+            let own = if version == "-4" { format!("{ours}/24") } else { format!("{ours}/64") };
+            let args = ["kv", "--nic", "tap:abeytap", "--address", &own, "--mode", mode, "--counters"];
+            let server = Serve::start(&args);
+            for words in [&["addr", "add", kernels, "dev", "abeytap", "nodad"][..], &["link", "set", "abeytap", "up"]] {
+                let words: Vec<_> = words.iter().filter(|word| version == "-6" || **word != "nodad").collect();
+                assert!(Command::new("ip").args(words).status().unwrap().success());
+            }
+            let row = load(&["memcached", &server.address, "--keys", "100", "--rate", "1k"]);
+            assert_eq!(row["misses"], 0, "{row}");
+            assert!(counters(&server.end())["requests"].as_u64() > Some(200));
+        }
+    };
+    // A thread of its own: the namespace is the thread's.
+    std::thread::spawn(work).join().unwrap();
+}
