@@ -1,80 +1,22 @@
 //! `abey load` and `abey serve` from outside: results, bad input, signals.
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+mod serving;
+
+use std::io::Read;
+use std::net::TcpListener;
 
 use serde_json::Value;
 
-fn abey(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_abey"));
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
+use serving::{Serve, abey, output, signal, stderr, wait};
 
-fn output(args: &[&str]) -> Output {
-    abey(args).output().unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-/// `abey serve` on a free port; killed when dropped.
-struct Serve {
-    child: Child,
-    out: BufReader<ChildStdout>,
-    address: String,
-}
-
-impl Serve {
-    fn start(args: &[&str]) -> Self {
-        let mut child = abey(&[&["serve"], args, &["--listen", "127.0.0.1:0"]].concat()).spawn().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        out.read_line(&mut line).unwrap();
-        let address = line.strip_prefix("listening on ").unwrap_or_else(|| panic!("{line:?}")).trim().to_owned();
-        address.parse::<SocketAddr>().unwrap();
-        Self { child, out, address }
-    }
-
-    fn signal(&mut self, name: &str) -> std::process::ExitStatus {
-        signal(&self.child, name);
-        wait(&mut self.child)
-    }
-}
-
-impl Drop for Serve {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn signal(child: &Child, name: &str) {
-    // The standard library sends no signal but SIGKILL; `kill` of the shell is everywhere.
-    let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", child.id())]).status().unwrap();
-    assert!(sent.success());
-}
-
-fn wait(child: &mut Child) -> std::process::ExitStatus {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status;
-        }
-        if Instant::now() > deadline {
-            let _ = child.kill();
-            panic!("the command did not end");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+/// A server on a free port of the kernel's.
+fn serve(args: &[&str]) -> Serve {
+    Serve::start(&[args, &["--listen", "127.0.0.1:0"]].concat())
 }
 
 #[test]
 fn a_json_row_has_the_keys_of_the_design() {
-    let server = Serve::start(&["kv", "--threads", "2"]);
+    let server = serve(&["kv", "--threads", "2"]);
     let args = ["load", "memcached", &server.address, "--rate", "2k", "--duration", "200ms", "--warmup", "20ms"];
     let done =
         output(&[&args[..], &["--keys", "1k", "--value-size", "etc", "--seed", "9", "--json", "--curve"]].concat());
@@ -92,23 +34,19 @@ fn a_json_row_has_the_keys_of_the_design() {
 
 #[test]
 fn a_table_is_for_people() {
-    let mut server = Serve::start(&["rr", "--request-size", "10", "--response-size", "100"]);
+    let server = serve(&["rr", "--request-size", "10", "--response-size", "100"]);
     let args = ["load", "rr", &server.address, "--request-size", "10", "--response-size", "100", "--rate", "max"];
     let done = output(&[&args[..], &["--depth", "2", "--duration", "100ms", "--warmup", "0"]].concat());
     assert!(done.status.success(), "{}", stderr(&done));
     let text = String::from_utf8(done.stdout).unwrap();
     assert!(text.contains("p99.9") && text.contains("max") && text.contains("seed 1"), "{text}");
-    assert_eq!(server.signal("INT").code(), Some(0));
+    assert_eq!(server.end("INT"), "");
 }
 
 #[test]
 fn servers_end_well_on_either_signal() {
     for (kind, name) in [(&["kv"][..], "TERM"), (&["rr", "--udp"], "INT"), (&["rr", "--threads", "3"], "TERM")] {
-        let mut server = Serve::start(kind);
-        assert_eq!(server.signal(name).code(), Some(0), "{kind:?}");
-        let mut rest = String::new();
-        server.out.read_to_string(&mut rest).unwrap();
-        assert_eq!(rest, "");
+        assert_eq!(serve(kind).end(name), "", "{kind:?}");
     }
 }
 

@@ -1,86 +1,24 @@
 //! `abey serve` and `abey load` over Abey's own datapath, each in a process of its own.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+mod serving;
+
+use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
-/// Longer than anything takes on a machine that is busy with other things.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn abey(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_abey"));
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn run(args: &[&str]) -> Output {
-    abey(args).output().unwrap()
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
+use serving::{Serve, abey, output, signal, stderr, wait};
 
 /// A name of a NIC that nobody else has.
 fn name(test: &str) -> String {
     format!("memory:abey-test-{test}-{}", std::process::id())
 }
 
-/// `abey serve`; killed when dropped.
-struct Serve {
-    child: Child,
-    out: BufReader<ChildStdout>,
-    address: String,
-}
-
-impl Serve {
-    fn start(args: &[&str]) -> Self {
-        let mut child = abey(&[&["serve"], args].concat()).spawn().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        out.read_line(&mut line).unwrap();
-        let Some(address) = line.strip_prefix("listening on ") else {
-            let mut why = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
-            panic!("{args:?}: {line:?} {why:?}");
-        };
-        Self { child, out, address: address.trim().to_owned() }
-    }
-
-    /// Ends it with SIGTERM; gives what it printed since it began to listen.
-    fn end(mut self) -> String {
-        let sent = Command::new("sh").args(["-c", &format!("kill -TERM {}", self.child.id())]).status().unwrap();
-        assert!(sent.success());
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "the server did not end");
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let (mut rest, mut errors) = (String::new(), String::new());
-        self.out.read_to_string(&mut rest).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
-        assert_eq!((status.code(), errors.as_str()), (Some(0), ""));
-        rest
-    }
-}
-
-impl Drop for Serve {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Runs a short load with `args`; gives its row.
 fn load(args: &[&str]) -> Value {
     let common = ["--duration", "150ms", "--warmup", "20ms", "--timeout", "30s", "--json"];
-    let done = run(&[&["load"], args, &common].concat());
-    assert_eq!((done.status.code(), said(&done).as_str()), (Some(0), ""), "{args:?}");
+    let done = output(&[&["load"], args, &common].concat());
+    assert_eq!((done.status.code(), stderr(&done).as_str()), (Some(0), ""), "{args:?}");
     let document: Value = serde_json::from_slice(&done.stdout).unwrap();
     let [row] = document["rows"].as_array().unwrap().as_slice() else { panic!("{document}") };
     assert!(row["count"].as_u64() > Some(0) && row["qps"].as_f64() > Some(0.0), "{row}");
@@ -104,7 +42,7 @@ fn keys_are_served_over_a_shared_memory_nic_in_every_kind_of_mode() {
             assert_eq!((&row["misses"], &row["errors"], &row["load"]), (&0.into(), &0.into(), &rate.into()), "{row}");
             assert!(row["p99_us"].is_f64() && row["client_cpu_percent"].as_f64() > Some(0.0), "{row}");
         }
-        let row = counters(&server.end());
+        let row = counters(&server.end("TERM"));
         assert!(row["requests"].as_u64() > Some(200) && row["packets"].as_u64() > Some(100), "{mode}: {row}");
         assert!(row["per_request"]["system_calls"].is_f64(), "{mode}: {row}");
         let engaged = match mode {
@@ -128,7 +66,7 @@ fn exchanges_pass_over_tcp_and_udp_and_both_versions_of_ip() {
             let target = server.address.replace("0.0.0.0", "10.0.0.1");
             let row = load(&[&sizes[..], &[&target, "--nic", &nic, "--rate", "1k", "--depth", "4"]].concat());
             assert_eq!(row["errors"], 0, "{row}");
-            assert_eq!(server.end(), "");
+            assert_eq!(server.end("TERM"), "");
         }
     }
 }
@@ -142,7 +80,7 @@ fn threads_share_the_queues() {
         let args = [&server.address, "--nic", &nic, "--threads", "2", "--rate", "2k", "--mode", "suspend20"];
         let row = load(&[protocol, &args].concat());
         assert_eq!((&row["errors"], &row["threads"]), (&0.into(), &2.into()), "{row}");
-        server.end();
+        server.end("TERM");
     }
 }
 
@@ -154,10 +92,10 @@ fn a_server_can_begin_again_under_its_name_and_be_recorded() {
     for _ in 0..3 {
         let server = Serve::start(&["rr", "--nic", &nic, "--pcap", path]);
         load(&["rr", &server.address, "--nic", &nic, "--rate", "100"]);
-        server.end();
+        server.end("TERM");
     }
     let recorded = std::fs::read(path).unwrap();
-    assert_eq!(recorded[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
+    assert_eq!(recorded[..4], 0xa1b2_3c4d_u32.to_be_bytes());
     assert!(recorded.len() > 1000, "{} bytes", recorded.len());
 }
 
@@ -166,11 +104,13 @@ fn a_server_that_is_killed_ends_the_load_with_a_sentence() {
     let nic = name("killed");
     let mut server = Serve::start(&["rr", "--nic", &nic]);
     let args = ["load", "rr", &server.address, "--nic", &nic, "--rate", "1k", "--duration", "60s", "--timeout", "1s"];
-    let load = abey(&args).spawn().unwrap();
+    let mut load = abey(&args).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(500));
-    server.child.kill().unwrap();
+    signal(&server.child, "KILL");
+    wait(&mut server.child);
+    wait(&mut load);
     let done = load.wait_with_output().unwrap();
-    let said = said(&done);
+    let said = stderr(&done);
     assert_eq!((done.status.code(), said.lines().count()), (Some(1), 1), "{said}");
     assert!(said.contains("stopped answering") || said.contains("cannot connect"), "{said}");
 }
@@ -204,8 +144,8 @@ fn bad_input_is_one_sentence_and_a_status() {
         (2, &["serve", "kv", "--nic", &nobody, "--gateway", "10.0.0.3", "--gateway", "10.0.0.4"], "two gateways"),
         (2, &["serve", "kv", "--nic", &nobody, "--pcap", "/nowhere/file"], "cannot write /nowhere/file"),
     ] {
-        let done = run(args);
-        let said = said(&done);
+        let done = output(args);
+        let said = stderr(&done);
         assert_eq!((done.status.code(), done.stdout.len()), (Some(status), 0), "{args:?}: {said}");
         assert!(said.contains(says) && said.trim_end().lines().count() == 1, "{args:?}: {said}");
     }
@@ -231,7 +171,7 @@ fn the_kernel_is_the_client_of_a_server_on_a_tap_device() {
             }
             let row = load(&["memcached", &server.address, "--keys", "100", "--rate", "1k"]);
             assert_eq!(row["misses"], 0, "{row}");
-            assert!(counters(&server.end())["requests"].as_u64() > Some(200));
+            assert!(counters(&server.end("TERM"))["requests"].as_u64() > Some(200));
         }
     };
     // A thread of its own: the namespace is the thread's.
