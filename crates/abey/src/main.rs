@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod datapath_world;
 mod exchange;
 mod failure;
 mod linux_world;

@@ -87,6 +87,7 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+pub mod control;
 mod counters;
 mod cover;
 mod epoll;
@@ -103,6 +104,7 @@ mod shard;
 mod sleeper;
 mod socket;
 mod sync;
+mod threads;
 mod wait;
 
 pub use abey_tcpip::{IoError, Keepalive, Readiness, Shutdown, SocketError};

@@ -1,4 +1,6 @@
-//! `abey set`: changes settings for good, or puts back what a killed Abey left.
+//! `abey set`: changes settings for good, those of a running datapath until it ends, or puts back what a killed Abey left.
+
+mod datapath;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,19 +12,23 @@ use abey_linux::napi::{NapiChange, napi};
 use abey_linux::probe::napi_capabilities;
 use serde::Serialize;
 
+use crate::datapath_world::is_nic;
 use crate::failure::Failure;
 use crate::linux_world::{Namespace, Wanted};
 use crate::output::{print_rows, print_text};
 
-/// Change the delivery settings of a device's NAPI instances, or of one; they stay changed
+/// Change the delivery settings of NAPI instances: of a device, where they stay changed, or of a running datapath
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The network device
-    #[arg(value_name = "DEV", required_unless_present_any = ["napi", "restore"], conflicts_with_all = ["napi", "restore"])]
+    /// The network device, or the NIC of a running datapath (such as memory:kv)
+    #[arg(value_name = "DEV", required_unless_present_any = ["napi", "pid", "restore"], conflicts_with = "restore")]
     device: Option<String>,
-    /// One NAPI instance, by its ID (`abey status` lists them)
+    /// One NAPI instance, by its ID (`abey status` lists them): the kernel's, or of the datapath that DEV or --pid names
     #[arg(long, value_name = "ID")]
     napi: Option<u32>,
+    /// The datapath of this process
+    #[arg(long, value_name = "P")]
+    pid: Option<u32>,
     /// Only the NAPI instances that serve these receive queues of DEV
     #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "device", conflicts_with = "napi")]
     queues: Vec<u32>,
@@ -32,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long)]
     dry_run: bool,
     /// Put back the settings that an `abey run` changed and could not put back because it was killed
-    #[arg(long, conflicts_with_all = ["napi", "queues", "dry_run", "Settings"])]
+    #[arg(long, conflicts_with_all = ["napi", "pid", "queues", "dry_run", "Settings"])]
     restore: bool,
     #[command(flatten)]
     namespace: Namespace,
@@ -48,7 +54,8 @@ pub(crate) struct Args {
 #[derive(clap::Args)]
 #[group(multiple = true)]
 struct Settings {
-    /// All the NAPI settings of a mode (base, deferX, napibusy, fullbusy, suspendX, threaded, threaded-busy)
+    /// All the NAPI settings of a mode (base, deferX, napibusy, fullbusy, suspendX, threaded, threaded-busy; in a datapath
+    /// also workqueue, holdX, holdX-timer, sockbusyX)
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
     /// All the NAPI settings of a settings file, as `abey plan --output` writes it
@@ -63,7 +70,8 @@ struct Settings {
     /// How long interrupts stay suspended while the application finds events (such as 20ms)
     #[arg(long, value_name = "TIME")]
     irq_suspend_timeout: Option<Nanos>,
-    /// Who polls: the softirq (no), a thread per NAPI (yes), or a thread that never sleeps (busy)
+    /// Who polls: the softirq (no), a thread per NAPI (yes), a thread that never sleeps (busy), or, in a datapath, a pool of
+    /// workers (workqueue)
     #[arg(long, value_name = "WHO")]
     threaded: Option<Threaded>,
 }
@@ -73,6 +81,7 @@ enum Threaded {
     No,
     Yes,
     Busy,
+    Workqueue,
 }
 
 impl Settings {
@@ -91,25 +100,40 @@ impl Settings {
         change.defer_hard_irqs = self.defer_hard_irqs.or(change.defer_hard_irqs);
         change.gro_flush_timeout = self.gro_flush_timeout.or(change.gro_flush_timeout);
         change.irq_suspend_timeout = self.irq_suspend_timeout.or(change.irq_suspend_timeout);
-        let context = self.threaded.map(|threaded| match threaded {
-            Threaded::No => PollContext::Softirq,
-            Threaded::Yes => PollContext::Thread,
-            Threaded::Busy => PollContext::BusyThread,
-        });
+        let context = match self.threaded {
+            None => None,
+            Some(Threaded::No) => Some(PollContext::Softirq),
+            Some(Threaded::Yes) => Some(PollContext::Thread),
+            Some(Threaded::Busy) => Some(PollContext::BusyThread),
+            Some(Threaded::Workqueue) => {
+                return Err(Failure::usage(
+                    "the Linux kernel has no --threaded workqueue: it exists in the datapath and sim worlds only",
+                ));
+            }
+        };
         change.context = context.or(change.context);
-        if change.is_empty() {
-            return Err(Failure::usage(
-                "nothing to set: give --mode, --settings, or one of --defer-hard-irqs, --gro-flush-timeout, \
-                 --irq-suspend-timeout and --threaded",
-            ));
-        }
-        Ok(change)
+        if change.is_empty() { Err(nothing_to_set()) } else { Ok(change) }
     }
+}
+
+fn nothing_to_set() -> Failure {
+    Failure::usage(
+        "nothing to set: give --mode, --settings, or one of --defer-hard-irqs, --gro-flush-timeout, \
+         --irq-suspend-timeout and --threaded",
+    )
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.restore {
         return restore(&args);
+    }
+    if args.pid.is_some() || args.device.as_deref().is_some_and(is_nic) {
+        return datapath::run(&args);
+    }
+    if let (Some(device), Some(_)) = (&args.device, args.napi) {
+        return Err(Failure::usage(format!(
+            "--napi names one of the kernel's instances by itself: leave {device} out"
+        )));
     }
     let bundle = args.settings.bundle()?;
     let wanted = args.settings.change(bundle.as_ref())?;

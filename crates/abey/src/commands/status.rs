@@ -1,5 +1,6 @@
-//! `abey status`: how devices deliver, who polls them, and whether a mode is active for a process.
+//! `abey status`: how devices and datapaths deliver, who polls them, and whether a mode is active for a process.
 
+mod datapath;
 mod json;
 mod tables;
 
@@ -12,16 +13,21 @@ use abey_linux::overview::{DeviceOverview, Overview, Watch, Watched, neighbours,
 use abey_linux::process::{ProcessError, ProcessView, inspect_tree};
 use abey_linux::verdict::{Verdict, describe_device, judge};
 
+use self::datapath::{Sampled, Sampling};
+use crate::datapath_world::{Datapaths, is_nic};
 use crate::failure::Failure;
 use crate::linux_world::Namespace;
 
-/// Show devices, queues, NAPI instances and who polls them; with --pid, whether a mode is active for that process
+/// Show devices, queues, NAPI instances and who polls them, and running datapaths; with --pid, whether a mode is active for
+/// that process, or what its datapath does
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The network device; without it, every device that has NAPI instances
+    /// The network device, or the NIC of a running datapath (such as memory:kv); without it, every device that has NAPI
+    /// instances, and every datapath
     #[arg(value_name = "DEV")]
     device: Option<String>,
-    /// Judge this process and its descendants (in its own network namespace, unless --netns is given)
+    /// Show this process's datapath; if it has none, judge the process and its descendants (in its own network namespace,
+    /// unless --netns is given)
     #[arg(long, value_name = "P")]
     pid: Option<u32>,
     #[command(flatten)]
@@ -42,6 +48,9 @@ struct Status<'a> {
     listed: Vec<&'a DeviceOverview>,
     watched: Watched,
     judged: Option<Judged>,
+    datapaths: Vec<Sampled>,
+    /// What else is to be said.
+    notes: Vec<String>,
 }
 
 struct Judged {
@@ -56,12 +65,27 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             args.interval
         )));
     }
+    if let Some(datapaths) = asked_for(&args)? {
+        datapath::show(datapaths, args.interval.into(), args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // A datapath is in no namespace, and no answer to a question about a device or a process.
+    let lists_all = args.device.is_none() && args.pid.is_none() && !args.namespace.is_given();
+    let datapaths = if lists_all { Datapaths::all()? } else { Datapaths::default() };
     let processes = args.pid.map(inspect_tree).transpose().map_err(failure)?;
     let netns = match args.pid {
         Some(pid) if !args.namespace.is_given() => NetNs::of_process(pid)?,
         _ => args.namespace.open()?,
     };
-    let overview = Overview::read(&netns, &neighbours())?;
+    let overview = match Overview::read(&netns, &neighbours()) {
+        // The kernels that have nothing to show are those that datapaths are for.
+        Err(error) if !datapaths.reached.is_empty() => {
+            eprintln!("abey: the kernel's devices are not shown: {error}");
+            datapath::show(datapaths, args.interval.into(), args.json)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        other => other?,
+    };
     let named = args.device.as_deref().map(|name| overview.device(name)).transpose()?;
     let target = match &processes {
         None => None,
@@ -78,7 +102,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 
     let watch = Watch::start(&listed, target.map(|one| one.device.name.as_str()).zip(processes.as_deref()));
+    let sampling = Sampling::start(datapaths);
     std::thread::sleep(Duration::from(args.interval));
+    let (datapaths, notes) = sampling.finish();
     // The processes are looked at once more while counting goes on: sockets that came meanwhile are in.
     let processes = args.pid.map(inspect_tree).transpose().map_err(failure)?;
     let watched = watch.finish();
@@ -86,13 +112,30 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         let verdict = judge(&watched.facts(&overview, device, processes.clone()));
         Judged { processes, verdict }
     });
-    let status = Status { overview: &overview, listed, watched, judged };
+    let status = Status { overview: &overview, listed, watched, judged, datapaths, notes };
     if args.json {
         json::print(&status)?
     } else {
         tables::print(&status)?
     };
     exit(&status)
+}
+
+/// The datapaths that are meant, if it is they: by the name of a NIC, or by a process that has some.
+fn asked_for(args: &Args) -> Result<Option<Datapaths>, Failure> {
+    if let Some(nic) = args.device.as_deref().filter(|name| is_nic(name)) {
+        if args.namespace.is_given() {
+            return Err(Failure::usage("a datapath is in no network namespace of the kernel's: leave --netns out"));
+        }
+        return Datapaths::matching(Some(nic), args.pid).map(Some);
+    }
+    let (None, Some(pid), false) = (&args.device, args.pid, args.namespace.is_given()) else { return Ok(None) };
+    let mut all = Datapaths::all()?;
+    all.keep(None, Some(pid));
+    match (all.reached.is_empty(), all.unreachable.pop()) {
+        (true, Some(one)) => Err(one.error.into()),
+        (is_empty, _) => Ok((!is_empty).then_some(all)),
+    }
 }
 
 fn exit(status: &Status<'_>) -> Result<ExitCode, Failure> {
@@ -117,7 +160,7 @@ fn device_sentences(status: &Status<'_>) -> Vec<String> {
 
 /// What could not be read or told, each once.
 fn notes(status: &Status<'_>) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes = status.notes.clone();
     for one in &status.listed {
         let name = &one.device.name;
         if let Some(Err(why)) = status.watched.polls.get(name) {

@@ -2,6 +2,7 @@
 
 mod interest;
 mod queue;
+mod view;
 mod wait;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use abey_delivery::EpollBusyPoll;
 
 pub use interest::{Event, Interest};
 pub(crate) use queue::{EntryKey, Place, Queue};
+pub(crate) use view::QueueView;
 pub(crate) use wait::Scratch;
 
 use crate::error::EpollError;

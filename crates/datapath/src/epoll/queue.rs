@@ -44,7 +44,7 @@ pub(super) struct Inner {
     pub(super) entries: SlotMap<EntryKey, Entry>,
     pub(super) by_place: HashMap<Place, EntryKey>,
     ready: VecDeque<EntryKey>,
-    sleepers: Vec<Arc<Sleeper>>,
+    pub(super) sleepers: Vec<Arc<Sleeper>>,
 }
 
 /// See the module.

@@ -20,6 +20,7 @@ use crate::record::Recorder;
 use crate::service;
 use crate::shard::{Line, Parts, Shard};
 use crate::sleeper::Sleeper;
+use crate::threads::Work;
 
 /// Most workers of the pool.
 const MAX_WORKERS: usize = 64;
@@ -263,6 +264,8 @@ impl Builder {
         let shared = Arc::new(Shared {
             clock,
             shards: shards.into(),
+            device: device.name.clone(),
+            threads: Arc::default(),
             addresses: self.stack.addresses,
             rss: device.rss,
             store: Mutex::new(store),
@@ -296,6 +299,7 @@ impl Runtime {
         for (shard, sleeper) in self.shared.shards.iter().zip(sleepers) {
             let name = thread_name(device, shard.id.get());
             let (shard, stop, cpu) = (shard.clone(), self.stop.clone(), cpus.next());
+            let threads = self.shared.threads.clone();
             let (tell, told) = mpsc::channel();
             let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
                 let pinned = cpu.is_none_or(|cpu| {
@@ -303,6 +307,7 @@ impl Runtime {
                     set.set(cpu);
                     sched_setaffinity(None, &set).is_ok()
                 });
+                threads.enter(Work::Service(shard.id));
                 if tell.send(pinned).is_ok() && pinned {
                     service::run(&shard, &sleeper, &stop);
                 }
@@ -313,8 +318,11 @@ impl Runtime {
             }
         }
         for worker in 0..workers {
-            let pool = self.pool.clone();
-            let thread = std::thread::Builder::new().name(format!("napi-work/{worker}")).spawn(move || pool.work());
+            let (pool, threads) = (self.pool.clone(), self.shared.threads.clone());
+            let thread = std::thread::Builder::new().name(format!("napi-work/{worker}")).spawn(move || {
+                threads.enter(Work::Worker);
+                pool.work();
+            });
             self.threads.push(thread.map_err(system("start a worker"))?);
         }
         Ok(())

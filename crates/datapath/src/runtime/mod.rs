@@ -3,6 +3,7 @@
 mod builder;
 mod steering;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -14,11 +15,13 @@ use abey_tcpip::SocketId;
 pub use builder::Builder;
 
 use crate::clock::Clock;
+use crate::control::{self, ControlError, Waits};
 use crate::counters::Counters;
 use crate::epoll::{Epoll, Queue};
 use crate::error::{OpenError, SetError, number};
 use crate::pool::Pool;
 use crate::shard::{Core, Shard};
+use crate::threads::Threads;
 
 /// The user-space datapath of one NIC.
 ///
@@ -39,6 +42,9 @@ const NEVER: u64 = u64::MAX;
 pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) shards: Arc<[Arc<Shard>]>,
+    /// What the NIC is called.
+    pub(crate) device: String,
+    pub(crate) threads: Arc<Threads>,
     addresses: Vec<(std::net::IpAddr, u8)>,
     rss: Option<Rss>,
     store: Mutex<Store>,
@@ -104,14 +110,7 @@ impl Runtime {
     /// An ID that is not there, or settings that make no sense together; then nothing was changed.
     pub fn set(&self, napis: &[u32], change: impl FnMut(&mut NapiSettings)) -> Result<(), SetError> {
         let ids = napis.iter().map(|napi| self.shared.find(*napi)).collect::<Result<Vec<_>, _>>()?;
-        let mut store = self.shared.store();
-        let change = store.prepare(ids, change)?;
-        // Every shard has its thread from the beginning.
-        let threads = change.threads_needed().to_vec();
-        for (napi, settings) in store.commit(change, &threads)? {
-            self.shared.shards[napi.as_usize()].apply_settings(settings);
-        }
-        Ok(())
+        self.shared.set(&ids, change)
     }
 
     /// Puts every instance and every epoll of this runtime into a mode, while traffic flows.
@@ -157,13 +156,28 @@ impl Runtime {
     pub fn census(&self) -> Census {
         let mut census = Census::default();
         for shard in self.shared.shards.iter() {
-            shard.with(|core| {
-                census.sockets += core.stack.socket_count();
-                census.time_waits += core.stack.time_wait_count();
-                census.held += core.sockets().len();
-            });
+            let one = shard.with(|core| core.census());
+            census.sockets += one.sockets;
+            census.time_waits += one.time_waits;
+            census.held += one.held;
         }
         census
+    }
+
+    /// Lets `abey status`, `abey set` and others reach this runtime, until the answer is dropped: see [`control`].
+    ///
+    /// # Errors
+    /// There is no directory for the socket, or it is not ours alone; or the system refuses.
+    pub fn serve_control(&self) -> Result<control::Server, ControlError> {
+        self.serve_control_in(&control::own_directory()?)
+    }
+
+    /// As [`Self::serve_control`], in a directory of the caller's choice: its user's, and nobody else's to write to.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn serve_control_in(&self, directory: &Path) -> Result<control::Server, ControlError> {
+        control::Server::start(&self.shared, directory)
     }
 }
 
@@ -177,16 +191,41 @@ impl Shared {
         queue
     }
 
-    fn store(&self) -> std::sync::MutexGuard<'_, Store> {
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = (std::net::IpAddr, u8)> {
+        self.addresses.iter().copied()
+    }
+
+    pub(crate) fn store(&self) -> std::sync::MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, napi: u32) -> Result<NapiId, SetError> {
+    pub(crate) fn find(&self, napi: u32) -> Result<NapiId, SetError> {
         let shard = self.shards.iter().find(|shard| number(shard.id) == napi);
         shard.map(|shard| shard.id).ok_or(SetError::NoSuchNapi(napi))
     }
 
-    fn set_waits(&self, settings: &ModeSettings) {
+    /// See [`Runtime::set`].
+    pub(crate) fn set(&self, ids: &[NapiId], change: impl FnMut(&mut NapiSettings)) -> Result<(), SetError> {
+        let mut store = self.store();
+        let change = store.prepare(ids.iter().copied(), change)?;
+        // Every shard has its thread from the beginning.
+        let threads = change.threads_needed().to_vec();
+        for (napi, settings) in store.commit(change, &threads)? {
+            self.shards[napi.as_usize()].apply_settings(settings);
+        }
+        Ok(())
+    }
+
+    /// What [`Self::set_waits`] set.
+    pub(crate) fn waits(&self) -> Waits {
+        Waits {
+            epoll: *self.busy_poll.lock().unwrap_or_else(PoisonError::into_inner),
+            max_wait: self.max_wait(),
+            socket_busy_poll: span(&self.socket_busy_poll),
+        }
+    }
+
+    pub(crate) fn set_waits(&self, settings: &ModeSettings) {
         let word = |span: Option<Nanos>| span.map_or(NEVER, Nanos::as_nanos);
         self.max_wait.store(word(settings.max_wait), Ordering::Relaxed);
         self.socket_busy_poll.store(word(settings.socket_busy_poll), Ordering::Relaxed);
@@ -196,18 +235,16 @@ impl Shared {
         }
     }
 
-    fn live_epolls(&self) -> Vec<Arc<Queue>> {
+    pub(crate) fn live_epolls(&self) -> Vec<Arc<Queue>> {
         self.epolls.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn max_wait(&self) -> Option<Nanos> {
-        let nanos = self.max_wait.load(Ordering::Relaxed);
-        (nanos != NEVER).then(|| Nanos::from_nanos(nanos))
+        span(&self.max_wait)
     }
 
     pub(crate) fn socket_busy_poll(&self) -> Option<SocketBusyPoll> {
-        let nanos = self.socket_busy_poll.load(Ordering::Relaxed);
-        (nanos != NEVER).then(|| SocketBusyPoll::new(Nanos::from_nanos(nanos)))
+        span(&self.socket_busy_poll).map(SocketBusyPoll::new)
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -240,6 +277,12 @@ impl Shared {
             Ok(opened)
         })
     }
+}
+
+/// A word of nanoseconds.
+fn span(word: &AtomicU64) -> Option<Nanos> {
+    let nanos = word.load(Ordering::Relaxed);
+    (nanos != NEVER).then(|| Nanos::from_nanos(nanos))
 }
 
 /// What opening gives: a socket, perhaps with something beside it.

@@ -11,6 +11,7 @@ mod events;
 mod line;
 mod serve;
 mod transmit;
+mod view;
 mod watch;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +23,7 @@ use abey_tcpip::Stack;
 
 pub(crate) use self::core::{By, Core};
 pub(crate) use self::line::{Causes, Line};
+pub(crate) use self::view::ShardView;
 pub(crate) use self::watch::Watch;
 
 use crate::clock::Clock;

@@ -10,12 +10,13 @@ use abey_linux::process::{EpollView, ProcessView};
 use abey_linux::verdict::{State, Verdict};
 use serde::Serialize;
 
+use super::datapath::Sampled;
 use super::{Judged, Status, device_sentences, notes, threaded};
 use crate::failure::Failure;
 use crate::output::print_document;
 
 #[derive(Serialize)]
-struct Document {
+struct Document<'a> {
     rows: Vec<Row>,
     /// One sentence a device, when no process was asked about.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -25,6 +26,9 @@ struct Document {
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<Vec<Process>>,
     timer_expiries_per_s: Option<f64>,
+    /// Running datapaths, where everything is listed.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    datapaths: &'a [Sampled],
     notes: Vec<String>,
 }
 
@@ -110,6 +114,7 @@ pub(super) fn print(status: &Status<'_>) -> Result<ExitCode, Failure> {
         verdict: judged.map(|judged| verdict(&judged.verdict)),
         processes: judged.map(processes),
         timer_expiries_per_s: status.watched.timer_expiries.as_ref().ok().map(|count| *count as f64 / seconds),
+        datapaths: &status.datapaths,
         notes: notes(status),
     })
 }

@@ -8,12 +8,12 @@ use abey_linux::overview::{DeviceOverview, Known, NapiOverview, Peer};
 use abey_linux::process::{EpollParams, EpollView, ProcessView};
 use comfy_table::{Table, presets};
 
-use super::{Judged, Status, device_sentences, notes, threaded};
+use super::{Judged, Status, datapath, device_sentences, notes, threaded};
 use crate::failure::Failure;
 use crate::output::print_text;
 
 /// What stands in a cell that has nothing to say.
-const NONE: &str = "-";
+pub(super) const NONE: &str = "-";
 
 pub(super) fn print(status: &Status<'_>) -> Result<ExitCode, Failure> {
     let mut blocks = Vec::new();
@@ -23,6 +23,9 @@ pub(super) fn print(status: &Status<'_>) -> Result<ExitCode, Failure> {
         let mut lines = vec![napi_table(status).trim_fmt()];
         lines.extend(status.listed.iter().filter_map(|one| traits(one)));
         blocks.push(lines.join("\n"));
+    }
+    if !status.datapaths.is_empty() {
+        blocks.push(datapath::list(&status.datapaths));
     }
     match &status.judged {
         Some(Judged { processes, verdict }) => {
@@ -36,7 +39,7 @@ pub(super) fn print(status: &Status<'_>) -> Result<ExitCode, Failure> {
 }
 
 /// A table without lines: columns that `awk` can split where no cell has a space in it.
-fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> Table {
+pub(super) fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header).add_rows(rows);
     for column in table.column_iter_mut() {

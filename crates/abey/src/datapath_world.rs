@@ -1,0 +1,107 @@
+//! Running datapaths, as the commands reach them: found by NIC or by process, and what goes wrong with that.
+
+use std::os::unix::fs::MetadataExt;
+
+use abey_datapath::control::{Client, ControlError, RefusalKind, Status, Unreachable, find};
+
+use crate::failure::Failure;
+
+/// A running datapath and how it is.
+pub(crate) struct Datapath {
+    pub client: Client,
+    pub status: Status,
+}
+
+/// The datapaths there are.
+#[derive(Default)]
+pub(crate) struct Datapaths {
+    pub reached: Vec<Datapath>,
+    /// Those that are there and could not be asked.
+    pub unreachable: Vec<Unreachable>,
+}
+
+/// Whether a name is that of a datapath's NIC, such as `memory:kv`: the kernel's devices have no colon.
+pub(crate) fn is_nic(name: &str) -> bool {
+    name.contains(':')
+}
+
+impl Datapaths {
+    /// Every one; none where there is no place for their sockets.
+    pub(crate) fn all() -> Result<Self, Failure> {
+        match Self::find() {
+            Err(ControlError::NoDirectory) => Ok(Self::default()),
+            other => Ok(other?),
+        }
+    }
+
+    /// Those with this NIC and of this process, at least one.
+    pub(crate) fn matching(nic: Option<&str>, pid: Option<u32>) -> Result<Self, Failure> {
+        let mut all = Self::find()?;
+        all.keep(nic, pid);
+        if !all.reached.is_empty() {
+            return Ok(all);
+        }
+        if let Some(Unreachable { error, .. }) = all.unreachable.pop() {
+            return Err(error.into());
+        }
+        Err(match (nic, pid) {
+            (_, Some(pid)) => none_of_process(pid, nic),
+            (Some(nic), None) => {
+                Failure::usage(format!("no running datapath has the NIC {nic}: `abey status` lists those there are"))
+            }
+            (None, None) => Failure::usage("no datapath runs: start one with `abey serve kv --nic memory:NAME`"),
+        })
+    }
+
+    /// Leaves out the others. What could not be asked has no NIC that we know.
+    pub(crate) fn keep(&mut self, nic: Option<&str>, pid: Option<u32>) {
+        let is_wanted = |one: &Datapath| {
+            nic.is_none_or(|nic| one.status.nic == nic) && pid.is_none_or(|pid| one.client.pid() == pid)
+        };
+        self.reached.retain(is_wanted);
+        self.unreachable.retain(|one| pid.is_none_or(|pid| one.pid == pid));
+    }
+
+    fn find() -> Result<Self, ControlError> {
+        let mut all = Self::default();
+        for client in find()? {
+            match client.and_then(|client| {
+                let status = client.status();
+                let pid = client.pid();
+                status.map(|status| Datapath { client, status }).map_err(|error| Unreachable { pid, error })
+            }) {
+                Ok(datapath) => all.reached.push(datapath),
+                // It ended just now, or is about to.
+                Err(Unreachable { error: ControlError::Gone { .. }, .. }) => {}
+                Err(unreachable) => all.unreachable.push(unreachable),
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn none_of_process(pid: u32, nic: Option<&str>) -> Failure {
+    let Ok(process) = std::fs::metadata(format!("/proc/{pid}")) else {
+        return Failure::usage(format!("there is no process {pid}"));
+    };
+    let me = nix::unistd::geteuid();
+    if !me.is_root() && process.uid() != me.as_raw() {
+        return Failure::lacks(format!("process {pid} belongs to user {}: run as that user or as root", process.uid()));
+    }
+    let what = nic.map_or_else(String::new, |nic| format!(" with the NIC {nic}"));
+    Failure::usage(format!("process {pid} has no datapath{what}: `abey status` lists those there are"))
+}
+
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
+        match &error {
+            ControlError::Refused(refusal) => match refusal.kind {
+                RefusalKind::Impossible => Self::usage(error),
+                RefusalKind::Malformed => Self::lacks(error),
+                _ => Self::check(error),
+            },
+            ControlError::Gone { .. } => Self::check(error),
+            _ => Self::lacks(error),
+        }
+    }
+}

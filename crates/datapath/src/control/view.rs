@@ -1,0 +1,152 @@
+//! What a status says, gathered.
+
+use std::collections::BTreeMap;
+
+use abey_nic::{Counters, Drops, LinkState};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::protocol::{Epoll, MOST_EPOLLS, Napi, Queue, Role, Shard, Status, Thread, mode_of};
+use crate::epoll::QueueView;
+use crate::error::number;
+use crate::runtime::Shared;
+use crate::shard::ShardView;
+use crate::threads::{Seen, Work};
+
+impl Shared {
+    pub(super) fn status(&self) -> Status {
+        let waits = self.waits();
+        let views: Vec<ShardView> = self.shards.iter().map(|shard| shard.view()).collect();
+        let modes: Vec<_> = views.iter().map(|view| mode_of(&waits.with(view.settings))).collect();
+        let name = |mode: &Option<abey_delivery::Mode>| mode.map(|mode| mode.to_string());
+        let same = modes.iter().all(|mode| *mode == modes[0]);
+        let mut stack = abey_tcpip::Counters::default();
+        views.iter().for_each(|view| stack.add(&view.stack));
+        let (epolls, epoll_count) = self.epolls_seen();
+        Status {
+            pid: std::process::id(),
+            program: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
+            abey: env!("CARGO_PKG_VERSION").to_owned(),
+            nic: self.device.clone(),
+            addresses: self.addresses().map(|(address, prefix)| format!("{address}/{prefix}")).collect(),
+            uptime_ns: self.clock.now().as_nanos(),
+            mode: if same { modes.first().and_then(name) } else { None },
+            busy_poll: waits.epoll.map(Into::into),
+            max_wait_ns: waits.max_wait.map(abey_delivery::Nanos::as_nanos),
+            socket_busy_poll_ns: waits.socket_busy_poll.map(abey_delivery::Nanos::as_nanos),
+            shards: self
+                .shards
+                .iter()
+                .zip(views)
+                .zip(&modes)
+                .map(|((shard, view), mode)| shard_document(number(shard.id), shard.index.0, name(mode), view))
+                .collect(),
+            stack: owned(stack.iter()),
+            epolls,
+            epoll_count,
+            threads: self.threads.seen().into_iter().map(thread_document).collect(),
+            process_cpu_ns: process_cpu(),
+        }
+    }
+
+    fn epolls_seen(&self) -> (Vec<Epoll>, usize) {
+        let mut views: Vec<QueueView> = self.live_epolls().iter().map(|queue| queue.view()).collect();
+        let count = views.len();
+        views.sort_by_key(|view| view.sockets == 0 && view.sleeping == 0);
+        views.truncate(MOST_EPOLLS);
+        let document = |view: QueueView| Epoll {
+            busy_poll: view.busy_poll.map(Into::into),
+            sockets: view.sockets,
+            napis: view.napis.into_iter().map(number).collect(),
+            sleeping: view.sleeping,
+        };
+        (views.into_iter().map(document).collect(), count)
+    }
+}
+
+fn shard_document(napi: u32, queue: u32, mode: Option<String>, view: ShardView) -> Shard {
+    Shard {
+        napi,
+        queue,
+        mode,
+        settings: Napi::from(view.settings),
+        masked: view.masked,
+        counters: owned(view.counters.iter()),
+        sockets: view.census.sockets,
+        time_waits: view.census.time_waits,
+        held: view.census.held,
+        nic: Queue {
+            up: view.link == LinkState::Up,
+            mtu: view.mtu,
+            counters: nic_counters(&view.nic),
+            drops: drops(&view.nic.drops),
+            warning: view.warning.map(|warning| warning.to_string()),
+        },
+        failed: view.failed.map(|failed| failed.to_string()),
+    }
+}
+
+fn owned<'a>(counters: impl Iterator<Item = (&'a str, u64)>) -> BTreeMap<String, u64> {
+    counters.map(|(name, count)| (name.to_owned(), count)).collect()
+}
+
+fn nic_counters(counters: &Counters) -> BTreeMap<String, u64> {
+    let Counters {
+        received,
+        received_bytes,
+        transmitted,
+        transmitted_bytes,
+        back_pressure,
+        partial_checksums,
+        drops: _,
+        interrupts,
+        interrupts_raised,
+        interrupts_suppressed,
+        system_calls,
+    } = *counters;
+    let always = [
+        ("received", received),
+        ("received_bytes", received_bytes),
+        ("transmitted", transmitted),
+        ("transmitted_bytes", transmitted_bytes),
+        ("back_pressure", back_pressure),
+        ("partial_checksums", partial_checksums),
+        ("system_calls", system_calls),
+    ];
+    let some = [
+        ("interrupts", interrupts),
+        ("interrupts_raised", interrupts_raised),
+        ("interrupts_suppressed", interrupts_suppressed),
+    ];
+    let some = some.into_iter().filter_map(|(name, count)| Some((name, count?)));
+    owned(always.into_iter().chain(some))
+}
+
+fn drops(drops: &Drops) -> BTreeMap<String, u64> {
+    let Drops { link_down, transmit_length, transmit_checksum, receive_length, buffer, ring_index, kernel, impairment } =
+        *drops;
+    let all = [
+        ("link_down", link_down),
+        ("transmit_length", transmit_length),
+        ("transmit_checksum", transmit_checksum),
+        ("receive_length", receive_length),
+        ("buffer", buffer),
+        ("ring_index", ring_index),
+        ("kernel", kernel),
+        ("impairment", impairment),
+    ];
+    owned(all.into_iter())
+}
+
+fn thread_document(seen: Seen) -> Thread {
+    let (role, napi) = match seen.work {
+        Work::Service(napi) => (Role::Service, Some(number(napi))),
+        Work::Worker => (Role::Worker, None),
+        Work::Control => (Role::Control, None),
+    };
+    Thread { tid: seen.tid, name: seen.name, role, napi, cpu_ns: seen.cpu_ns, cpus: seen.cpus }
+}
+
+fn process_cpu() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}

@@ -1,0 +1,292 @@
+//! The control socket: what it tells and changes while traffic flows, and what clients cannot do to the runtime.
+
+#[allow(dead_code, reason = "the tests of the modes use the rest")]
+#[path = "modes/support.rs"]
+mod support;
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use abey_datapath::Runtime;
+use abey_datapath::control::{
+    Answer, BusyPoll, Change, Client, ControlError, MAX_CLIENTS, MAX_REQUEST, RefusalKind, Reply, Role, Server,
+    Settings, Threaded, find_in,
+};
+use abey_delivery::{Mode, NapiSettings};
+use support::{EchoServer, PATIENCE, connect, eventually, every_mode, mode, pair, round_trip};
+use tempfile::TempDir;
+
+/// A runtime that is served in a directory of its own.
+fn served(runtime: &Runtime) -> (Server, TempDir) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = runtime.serve_control_in(directory.path()).expect("served");
+    (server, directory)
+}
+
+fn only(directory: &Path) -> Client {
+    let mut found = find_in(directory).expect("readable");
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.pop().expect("one").expect("reachable")
+}
+
+fn raw(server: &Server) -> UnixStream {
+    let stream = UnixStream::connect(server.path()).expect("connected");
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    stream
+}
+
+/// Asks in so many bytes, and reads one answer.
+fn ask(stream: &UnixStream, request: &[u8]) -> Answer {
+    let mut writer = stream;
+    writer.write_all(request).expect("written");
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).expect("answered");
+    serde_json::from_str::<Reply>(&line).expect("an answer").answer
+}
+
+fn refused(answer: Answer) -> RefusalKind {
+    match answer {
+        Answer::Refused(refusal) => refusal.kind,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+fn is_closed(mut stream: &UnixStream) -> bool {
+    let mut rest = Vec::new();
+    match stream.read_to_end(&mut rest) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    }
+}
+
+#[test]
+fn a_status_says_what_the_runtime_says() {
+    let (client, server) = pair(mode("suspend20"), 2);
+    let (control, directory) = served(&server);
+    let echo = EchoServer::start(&server, 7);
+    let stream = connect(&client, echo.address);
+    for number in 0..50 {
+        round_trip(&stream, number);
+    }
+    let asked = only(directory.path());
+    assert_eq!(asked.pid(), std::process::id());
+    let status = asked.status().expect("answered");
+    assert_eq!((status.nic.as_str(), status.mode.as_deref()), ("server", Some("suspend20")));
+    assert_eq!(status.shards.iter().map(|shard| shard.napi).collect::<Vec<_>>(), server.napi_ids());
+    assert!(status.shards.iter().all(|shard| NapiSettings::from(shard.settings) == mode("suspend20").settings().napi));
+    assert_eq!(status.busy_poll, Some(BusyPoll { usecs: 0, budget: 64, prefer: true }));
+    let sum = |name: &str| status.shards.iter().map(|shard| shard.counters[name]).sum::<u64>();
+    assert!(sum("packets") >= 50 && sum("suspensions") > 0, "{status:?}");
+    let packets = server.counters(None).packets;
+    assert!(sum("packets") <= packets && status.stack["FramesReceived"] <= packets, "counters only grow: {status:?}");
+    assert!(status.shards.iter().map(|shard| shard.nic.counters["received"]).sum::<u64>() <= packets);
+    // A listener on each shard, which is one socket to its epoll, and the connection.
+    assert_eq!(status.shards.iter().map(|shard| shard.held).sum::<usize>(), 3);
+    assert_eq!((status.epoll_count, status.epolls[0].sockets, status.epolls[0].napis.len()), (1, 2, 2));
+    assert_eq!(status.addresses[0], "10.0.0.2/24");
+    let of = |role| status.threads.iter().filter(move |thread| thread.role == role);
+    assert_eq!((of(Role::Service).count(), of(Role::Worker).count(), of(Role::Control).count()), (2, 1, 1));
+    for (thread, napi) in of(Role::Service).zip(server.napi_ids()) {
+        assert_eq!((thread.napi, thread.name.as_str()), (Some(napi), format!("napi/server-{napi}").as_str()));
+        assert!(Path::new(&format!("/proc/self/task/{}", thread.tid)).exists() && thread.cpus.is_some());
+    }
+    let known: u64 = status.threads.iter().filter_map(|thread| thread.cpu_ns).sum();
+    assert!(status.process_cpu_ns >= known && status.process_cpu_ns > 0, "{status:?}");
+    drop(control);
+    assert!(find_in(directory.path()).expect("readable").is_empty());
+    assert_eq!(fs::read_dir(directory.path()).expect("readable").count(), 0);
+}
+
+#[test]
+fn modes_are_set_while_traffic_flows() {
+    let (client, server) = pair(mode("base"), 1);
+    let (_control, directory) = served(&server);
+    let echo = EchoServer::start(&server, 7);
+    let stream = connect(&client, echo.address);
+    let asked = only(directory.path());
+    let mut before: Mode = mode("base");
+    for mode in every_mode() {
+        let change = Change { all: Some(Settings::from(mode.settings())), ..Change::default() };
+        let dry = Change { dry_run: true, ..change.clone() };
+        let foreseen = asked.set(dry).expect("possible");
+        assert_eq!(asked.status().expect("answered").mode, Some(before.to_string()), "a dry run changes nothing");
+        assert_eq!(asked.set(change.clone()).expect("possible"), foreseen, "{mode}");
+        assert_eq!(foreseen.is_empty(), before == mode, "{foreseen:?}");
+        assert_eq!(asked.status().expect("answered").mode, Some(mode.to_string()));
+        assert!(asked.set(change).expect("possible").is_empty(), "{mode} twice");
+        for number in 0..20 {
+            round_trip(&stream, number);
+        }
+        before = mode;
+    }
+}
+
+#[test]
+fn one_instance_and_one_setting_are_changed_all_or_nothing() {
+    let (_client, server) = pair(mode("suspend20"), 2);
+    let (_control, directory) = served(&server);
+    let (asked, ids) = (only(directory.path()), server.napi_ids());
+    let flush = |ns| Change { napis: Some(vec![ids[1]]), gro_flush_timeout_ns: Some(ns), ..Change::default() };
+    let changes = asked.set(flush(50_000)).expect("possible");
+    let told: Vec<_> =
+        changes.iter().map(|one| (one.napi, one.setting.as_str(), one.before.as_str(), one.after.as_str())).collect();
+    assert_eq!(told, [(Some(ids[1]), "gro-flush-timeout", "20us", "50us")]);
+    let status = asked.status().expect("answered");
+    let modes: Vec<_> = status.shards.iter().map(|shard| shard.mode.as_deref()).collect();
+    assert_eq!((status.mode, modes), (None, vec![Some("suspend20"), Some("suspend50")]));
+    let impossible = [
+        flush(30_000_000_000),
+        Change { defer_hard_irqs: Some(u32::MAX), ..Change::default() },
+        Change { napis: Some(vec![ids[0], 99]), threaded: Some(Threaded::Busy), ..Change::default() },
+        Change { napis: Some(vec![]), threaded: Some(Threaded::Busy), ..Change::default() },
+        Change::default(),
+    ];
+    for change in impossible {
+        let error = asked.set(change.clone()).expect_err("impossible");
+        assert!(
+            matches!(&error, ControlError::Refused(why) if why.kind == RefusalKind::Impossible),
+            "{change:?}: {error}"
+        );
+    }
+    assert_eq!(server.settings(ids[0]).expect("there"), mode("suspend20").settings().napi);
+    assert_eq!(server.settings(ids[1]).expect("there"), mode("suspend50").settings().napi);
+}
+
+#[test]
+fn what_is_no_request_is_refused_and_ends_the_conversation() {
+    let (_client, server) = pair(mode("base"), 1);
+    let (control, _directory) = served(&server);
+    let wrong: [&[u8]; 8] = [
+        b"\n",
+        b"GET / HTTP/1.1\n",
+        b"{}\n",
+        b"{\"version\":2,\"request\":\"status\"}\n",
+        b"{\"version\":1,\"request\":\"reboot\"}\n",
+        b"{\"version\":1,\"request\":{\"set\":{\"warp\":9}}}\n",
+        b"\xff\xfe\0\n",
+        b"{\"version\":1,\"request\":\"status\"}\n{\"version\":1,\"request\":\"status\"}\n",
+    ];
+    for request in wrong {
+        let stream = raw(&control);
+        assert_eq!(refused(ask(&stream, request)), RefusalKind::Malformed, "{request:?}");
+        assert!(is_closed(&stream), "{request:?}");
+    }
+    let stream = raw(&control);
+    assert_eq!(refused(ask(&stream, &vec![b'['; MAX_REQUEST])), RefusalKind::Malformed);
+    // Deep nesting does not end the thread either.
+    let deep = [vec![b'['; MAX_REQUEST - 2], vec![b'\n']].concat();
+    assert_eq!(refused(ask(&raw(&control), &deep)), RefusalKind::Malformed);
+    // In pieces is all right, and so is one after the other.
+    let stream = raw(&control);
+    (&stream).write_all(b"{\"version\":1,").expect("written");
+    assert!(matches!(ask(&stream, b"\"request\":\"status\"}\n"), Answer::Status(_)));
+    assert!(matches!(ask(&stream, b"{\"version\":1,\"request\":\"status\"}\n"), Answer::Status(_)));
+}
+
+#[test]
+fn clients_that_say_nothing_or_never_listen_keep_nobody_out() {
+    let (client, server) = pair(mode("base"), 1);
+    let (control, directory) = served(&server);
+    let echo = EchoServer::start(&server, 7);
+    let stream = connect(&client, echo.address);
+    let silent: Vec<UnixStream> = (0..3 * MAX_CLIENTS).map(|_| raw(&control)).collect();
+    // It asks and asks and takes no answer: at some time there is no more room for its questions.
+    let deaf = raw(&control);
+    deaf.set_nonblocking(true).expect("set");
+    let mut asked = 0;
+    for number in 0..2000 {
+        asked += usize::from((&deaf).write_all(b"{\"version\":1,\"request\":\"status\"}\n").is_ok());
+        if number % 100 == 0 {
+            round_trip(&stream, number);
+            let status = only(directory.path()).status().expect("answered");
+            assert!(status.shards[0].counters["packets"] > 0);
+        }
+    }
+    assert!(asked > 0);
+    let closed = silent.iter().filter(|stream| is_gone(stream)).count();
+    assert!(closed >= 2 * MAX_CLIENTS, "{closed} of {} were turned out", silent.len());
+}
+
+fn is_gone(stream: &UnixStream) -> bool {
+    stream.set_nonblocking(true).expect("set");
+    !matches!((&mut &*stream).read(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
+}
+
+#[test]
+fn while_nobody_asks_the_thread_sleeps() {
+    let (_client, server) = pair(mode("suspend20"), 1);
+    let (_control, directory) = served(&server);
+    let asked = only(directory.path());
+    let status = asked.status().expect("answered");
+    let thread = status.threads.iter().find(|thread| thread.role == Role::Control).expect("a thread");
+    let switches = || {
+        let text = fs::read_to_string(format!("/proc/self/task/{}/status", thread.tid)).expect("there");
+        let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:").map(str::trim));
+        line.expect("a count").parse::<u64>().expect("a number")
+    };
+    // It may not have gone back to sleep yet.
+    eventually("the thread sleeps on", || {
+        let before = switches();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        switches() == before
+    });
+}
+
+#[test]
+fn what_the_dead_left_is_removed_and_names_do_not_collide() {
+    let (client, server) = pair(mode("base"), 1);
+    let (first, directory) = served(&server);
+    let dead = directory.path().join("4000000-0.sock");
+    drop(UnixListener::bind(&dead).expect("bound"));
+    // One that has our own number, from before the machine counted round, and things that are no sockets of ours.
+    let ours = directory.path().join(format!("{}-1.sock", std::process::id()));
+    drop(UnixListener::bind(&ours).expect("bound"));
+    for other in ["4000000-1.sock", "notes.txt"] {
+        fs::write(directory.path().join(other), "mine").expect("written");
+    }
+    let second = client.serve_control_in(directory.path()).expect("served");
+    assert_eq!(second.path(), ours);
+    let found = find_in(directory.path()).expect("readable");
+    let nics: Vec<String> =
+        found.into_iter().map(|one| one.expect("reachable").status().expect("answered").nic).collect();
+    assert_eq!(nics, ["server", "client"]);
+    assert!(!dead.exists());
+    drop((first, second));
+    assert_eq!(fs::read_dir(directory.path()).expect("readable").count(), 2, "files of others stay");
+}
+
+#[test]
+fn a_directory_or_a_socket_that_is_not_ours_alone_is_refused() {
+    let (_client, server) = pair(mode("base"), 1);
+    let (control, directory) = served(&server);
+    let bits = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    assert_eq!(bits(control.path()), 0o600);
+    let below = directory.path().join("below");
+    drop(server.serve_control_in(&below).expect("made on the way"));
+    assert_eq!(bits(&below), 0o700);
+    fs::set_permissions(&below, Permissions::from_mode(0o777)).expect("set");
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(directory.path(), &link).expect("linked");
+    let file = directory.path().join("file");
+    fs::write(&file, "").expect("written");
+    for wrong in [&below, &link, &file] {
+        let error = server.serve_control_in(wrong).expect_err("refused");
+        assert!(matches!(error, ControlError::Directory { .. }), "{error}");
+    }
+    assert!(find_in(&directory.path().join("nothing")).expect("no datapaths").is_empty());
+}
+
+#[test]
+fn a_runtime_that_is_gone_says_so() {
+    let (_client, server) = pair(mode("base"), 1);
+    let (control, directory) = served(&server);
+    let asked = only(directory.path());
+    drop(server);
+    let error = asked.status().expect_err("gone");
+    assert!(matches!(&error, ControlError::Refused(why) if why.kind == RefusalKind::Gone), "{error}");
+    drop(control);
+    assert!(matches!(asked.status(), Err(ControlError::Gone { .. })));
+}
