@@ -1,0 +1,310 @@
+//! `abey status` and `abey set` at a running datapath: this process has one, over the shared-memory NIC, with traffic.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use abey_datapath::control::{DIRECTORY_VARIABLE, Server};
+use abey_datapath::{Interest, Runtime, TcpListener, TcpStream};
+use abey_delivery::{Mode, Nanos, NapiSettings};
+use abey_nic::rss::{Rss, SYMMETRIC_KEY};
+use abey_nic::{MemoryQueue, MemoryShape, QueuePair};
+use common::{DEADLINE, Finished, Nobody, abey, await_that, finish};
+use serde_json::{Value, json};
+
+const NIC: &str = "memory:test-server";
+
+/// A server, a client that asks it all the time, and a directory where they are found.
+struct World {
+    server: Arc<Runtime>,
+    client: Arc<Runtime>,
+    _control: Vec<Server>,
+    directory: tempfile::TempDir,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+fn host(last: u8, name: &str, queues: Vec<MemoryQueue>, mode: &str) -> Arc<Runtime> {
+    let rss = Rss::new(SYMMETRIC_KEY, queues.len() as u32);
+    let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn QueuePair>).collect();
+    let builder = Runtime::builder().queues(name, [2, 0, 0, 0, 0, last], queues, Some(rss));
+    let mode: Mode = mode.parse().expect("a mode");
+    Arc::new(builder.address([10, 0, 0, last].into(), 24).mode(mode).build().expect("a runtime"))
+}
+
+impl World {
+    fn start(queues: usize, mode: &str) -> Self {
+        let (left, right) = abey_nic::pair(MemoryShape { queues, ..MemoryShape::default() }).expect("a pair");
+        let (client, server) = (host(1, "memory:test-client", left, "base"), host(2, NIC, right, mode));
+        let directory = tempfile::tempdir().expect("a directory");
+        let control = [&client, &server].map(|one| one.serve_control_in(directory.path()).expect("served")).into();
+        let stop = Arc::new(AtomicBool::new(false));
+        let listener = TcpListener::bind(&server, "10.0.0.2:7".parse().expect("an address")).expect("a listener");
+        let (echo, ask) = (server.clone(), client.clone());
+        let (stopped, stopping) = (stop.clone(), stop.clone());
+        let threads = vec![
+            std::thread::spawn(move || serve(&echo, &listener, &stopped)),
+            std::thread::spawn(move || load(&ask, &stopping)),
+        ];
+        Self { server, client, _control: control, directory, stop, threads }
+    }
+
+    /// Where `abey` finds these datapaths and no others.
+    fn found_by(&self, mut command: Command) -> Command {
+        command.env(DIRECTORY_VARIABLE, self.directory.path());
+        command
+    }
+
+    fn abey(&self, arguments: &[&str]) -> Finished {
+        finish(self.found_by(abey(arguments)))
+    }
+
+    fn settings(&self) -> Vec<NapiSettings> {
+        let settings = |napi: &u32| self.server.settings(*napi).expect("there");
+        self.server.napi_ids().iter().map(settings).collect()
+    }
+
+    /// Requests are answered still.
+    fn assert_traffic(&self) {
+        let before = self.server.counters(None).packets;
+        await_that("traffic goes on", || self.server.counters(None).packets > before + 20);
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let joined = thread.join();
+            if !std::thread::panicking() {
+                joined.expect("no panic");
+            }
+        }
+    }
+}
+
+/// Echoes the bytes of one connection.
+fn serve(runtime: &Runtime, listener: &TcpListener, stop: &AtomicBool) {
+    let stream = listener.accept().expect("a connection").0;
+    stream.set_nonblocking(true);
+    let epoll = runtime.epoll();
+    epoll.add(&stream, 0, Interest::IN).expect("added");
+    let (mut events, mut buffer) = (Vec::new(), [0; 64]);
+    while !stop.load(Ordering::Relaxed) {
+        epoll.wait(&mut events, 1, Some(std::time::Duration::from_millis(50))).expect("a wait");
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            stream.write_all(&buffer[..count]).expect("written");
+        }
+    }
+}
+
+fn load(runtime: &Runtime, stop: &AtomicBool) {
+    let to = "10.0.0.2:7".parse().expect("an address");
+    let stream = TcpStream::connect_timeout(runtime, to, Some(DEADLINE)).expect("connected");
+    stream.set_timeout(Some(DEADLINE));
+    while !stop.load(Ordering::Relaxed) {
+        stream.write_all(b"abey").expect("written");
+        stream.read_exact(&mut [0; 4]).expect("answered");
+    }
+}
+
+fn status(more: &[&str]) -> Vec<String> {
+    ["status", "--interval", "100ms"].iter().chain(more).map(ToString::to_string).collect()
+}
+
+fn strs(arguments: &[String]) -> Vec<&str> {
+    arguments.iter().map(String::as_str).collect()
+}
+
+#[test]
+fn datapaths_are_listed_beside_the_kernels_devices() {
+    let world = World::start(1, "suspend20");
+    let pid = std::process::id().to_string();
+    world.assert_traffic();
+    let listed = world.abey(&strs(&status(&[])));
+    if listed.status.code() == Some(3) {
+        panic!("a datapath is listed whatever the kernel has: {listed:?}");
+    }
+    let row = listed.assert_status(0).out.lines().find(|line| line.starts_with(NIC)).expect("a row").to_owned();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!((cells[1], cells[3], cells[4]), (pid.as_str(), "suspend20", "1"), "{row}");
+    assert!(cells[6].parse::<u64>().expect("packets a second") > 0, "{row}");
+    let document = world.abey(&strs(&status(&["--json"]))).assert_status(0).json();
+    assert!(document["rows"].is_array(), "{document}");
+    let nics: Vec<&Value> = document["datapaths"].as_array().expect("some").iter().map(|one| &one["nic"]).collect();
+    assert_eq!(nics, ["memory:test-client", NIC]);
+    assert!(document["datapaths"][1]["per_s"]["packets"].as_f64().expect("a rate") > 0.0);
+    // Where none runs, nothing is said of datapaths.
+    let mut elsewhere = abey(&strs(&status(&["--json"])));
+    elsewhere.env(DIRECTORY_VARIABLE, world.directory.path().join("nothing"));
+    let elsewhere = finish(elsewhere);
+    assert!(elsewhere.status.code() == Some(3) || elsewhere.json().get("datapaths").is_none(), "{elsewhere:?}");
+}
+
+#[test]
+fn one_is_shown_in_detail_by_nic_or_by_process() {
+    let world = World::start(2, "suspend20");
+    world.assert_traffic();
+    let pid = std::process::id().to_string();
+    let shown = world.abey(&strs(&status(&[NIC])));
+    let text = &shown.assert_status(0).out;
+    for words in [
+        &format!("(pid {pid}), mode suspend20, 10.0.0.2/24, up "),
+        "0 us, budget 64, prefer",
+        "napi/test-s",
+        "counted: ",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(!text.contains("memory:test-client"), "{text}");
+    let both = world.abey(&strs(&status(&["--pid", &pid, "--json"]))).assert_status(0).json();
+    assert_eq!((both["rows"].clone(), both["datapaths"].as_array().map(Vec::len)), (json!([]), Some(2)));
+    let one = world.abey(&strs(&status(&[NIC, "--pid", &pid, "--json"]))).assert_status(0).json();
+    let datapath = &one["datapaths"][0];
+    assert_eq!((&datapath["mode"], &datapath["pid"]), (&json!("suspend20"), &json!(std::process::id())));
+    assert_eq!(datapath["shards"].as_array().map(Vec::len), Some(2));
+    let settings = &datapath["shards"][1]["settings"];
+    assert_eq!((&settings["gro_flush_timeout_ns"], &settings["threaded"]), (&json!(20_000), &json!("no")));
+    let service = datapath["threads"].as_array().expect("some").iter().filter(|one| one["role"] == "service");
+    assert!(service.map(|one| one["cpu_ns"].as_u64()).all(|cpu| cpu.is_some()), "{datapath}");
+    assert!(datapath["per_s"]["busy_polls"].as_f64().expect("a rate") > 0.0, "{datapath}");
+}
+
+#[test]
+fn every_mode_is_set_while_traffic_flows() {
+    let world = World::start(1, "base");
+    for mode in Mode::EXAMPLES {
+        let done = world.abey(&["set", NIC, "--mode", mode]);
+        assert_eq!(done.assert_status(0).errors, "", "{mode}");
+        assert!(done.out.lines().all(|line| line.starts_with(NIC)), "{done:?}");
+        let wanted = mode.parse::<Mode>().expect("a mode").settings();
+        assert_eq!(world.settings(), [wanted.napi], "{mode}");
+        assert_eq!(world.server.epoll().busy_poll(), wanted.epoll, "{mode}");
+        world.assert_traffic();
+    }
+    let again = world.abey(&["set", NIC, "--mode", Mode::EXAMPLES[Mode::EXAMPLES.len() - 1]]);
+    assert_eq!(again.assert_status(0).out, format!("{NIC}: nothing to change\n"));
+    let none = world
+        .client
+        .napi_ids()
+        .iter()
+        .all(|napi| world.client.settings(*napi).expect("there") == NapiSettings::default());
+    assert!(none, "the other datapath is as it was");
+}
+
+#[test]
+fn single_settings_of_one_instance_or_queue() {
+    let world = World::start(2, "defer20");
+    let ids = world.server.napi_ids();
+    let (first, second) = (ids[0].to_string(), ids[1].to_string());
+    let dry = world.abey(&["set", NIC, "--napi", &second, "--gro-flush-timeout", "50us", "--dry-run"]);
+    let line = format!("{NIC} NAPI {second}: gro-flush-timeout 20us -> 50us");
+    assert_eq!(dry.assert_status(0).out, format!("{line} (not changed: dry run)\n"));
+    assert_eq!(world.settings()[1].gro_flush_timeout, Nanos::from_micros(20));
+    let done = world.abey(&["set", NIC, "--napi", &second, "--gro-flush-timeout", "50us"]);
+    assert_eq!(done.assert_status(0).out, format!("{line}\n"));
+    let json = world.abey(&["set", NIC, "--queues", "0", "--threaded", "workqueue", "--json"]).assert_status(0).json();
+    let row = json!({"pid": std::process::id(), "device": NIC, "napi": ids[0], "setting": "threaded", "before": "no", "after": "workqueue"});
+    assert_eq!(json, json!({ "rows": [row] }));
+    world.assert_traffic();
+    // A mode for one instance leaves alone what is the whole datapath's, and says so.
+    let one = world.abey(&["set", NIC, "--napi", &first, "--mode", "suspend30"]);
+    assert!(one.assert_status(0).errors.contains("whole datapath"), "{one:?}");
+    assert_eq!(world.settings()[0], "suspend30".parse::<Mode>().expect("a mode").settings().napi);
+    assert_eq!(world.server.epoll().busy_poll(), None);
+    let file = world.directory.path().join("mine.toml");
+    fs::write(&file, "[napi]\nhold = \"70us-timer\"\n").expect("written");
+    world.abey(&["set", NIC, "--settings", file.to_str().expect("UTF-8")]).assert_status(0);
+    let hold70: Mode = "hold70-timer".parse().expect("a mode");
+    assert_eq!(world.settings(), [hold70.settings().napi, hold70.settings().napi]);
+    world.assert_traffic();
+}
+
+#[test]
+fn bad_input_is_one_sentence_and_changes_nothing() {
+    let world = World::start(1, "base");
+    let pid = std::process::id().to_string();
+    let set: [(i32, &[&str], &[&str]); 16] = [
+        (2, &["memory:nobody", "--mode", "base"], &["memory:nobody", "abey status"]),
+        (2, &["--pid", "4194303", "--mode", "base"], &["no process 4194303"]),
+        (2, &["--pid", "1", "--mode", "base"], &["process 1", "no datapath"]),
+        (2, &["--pid", &pid, "--mode", "base"], &["several", NIC, "memory:test-client"]),
+        (2, &[NIC, "--pid", "1", "--mode", "base"], &["process 1", "no datapath", NIC]),
+        (2, &[NIC], &["nothing to set"]),
+        (2, &[NIC, "--mode", "warp9"], &["warp9"]),
+        (2, &[NIC, "--napi", "99", "--mode", "base"], &["no NAPI 99", NIC]),
+        (2, &[NIC, "--queues", "9", "--mode", "base"], &["queue 9", NIC]),
+        (2, &[NIC, "--irq-suspend-timeout", "20ms"], &["without deferral"]),
+        (2, &[NIC, "--mode", "defer50", "--irq-suspend-timeout", "50us"], &["longer than gro-flush-timeout"]),
+        (2, &[NIC, "--defer-hard-irqs", "2147483648"], &["out of range"]),
+        (2, &[NIC, "--gro-flush-timeout", "5"], &["unit"]),
+        (2, &[NIC, "--threaded", "maybe"], &["maybe"]),
+        (2, &[NIC, "--mode", "base", "--netns", "x"], &["--netns"]),
+        (2, &["--restore", "--pid", &pid], &["--restore"]),
+    ];
+    for (code, arguments, words) in set {
+        for more in [&[][..], &["--dry-run"]] {
+            let refused = world.abey(&[&["set"], arguments, more].concat());
+            if more.is_empty() {
+                refused.assert_refused(code, words);
+            } else {
+                refused.assert_sentence(code, &[]);
+            }
+            assert_eq!(world.settings(), [NapiSettings::default()], "{arguments:?}");
+        }
+    }
+    world.abey(&["status", "memory:nobody"]).assert_refused(2, &["memory:nobody"]);
+    world.abey(&["status", NIC, "--pid", "1"]).assert_refused(2, &["process 1"]);
+    world.abey(&["status", NIC, "--netns", "x"]).assert_refused(2, &["--netns"]);
+    world.assert_traffic();
+}
+
+#[test]
+fn what_does_not_answer_is_said_and_holds_nothing_up() {
+    let world = World::start(1, "base");
+    // It listens and never accepts, as a process that is stopped.
+    let stopped = UnixListener::bind(world.directory.path().join("4000001-0.sock")).expect("bound");
+    let dead = world.directory.path().join("4000002-0.sock");
+    drop(UnixListener::bind(&dead).expect("bound"));
+    let listed = world.abey(&strs(&status(&[])));
+    assert!(listed.assert_status(0).out.contains("does not answer"), "{listed:?}");
+    assert!(listed.out.contains(NIC) && !dead.exists());
+    world.abey(&["set", NIC, "--defer-hard-irqs", "3"]).assert_status(0);
+    drop(stopped);
+}
+
+#[test]
+fn another_user_is_told_whose_it_is_or_where_to_look() {
+    if !common::is_root() {
+        return;
+    }
+    let world = World::start(1, "base");
+    let Some(nobody) = Nobody::new() else { return };
+    let as_nobody = |directory: Option<&std::path::Path>, arguments: &[&str]| {
+        let mut command = nobody.command();
+        command.args(arguments).env_remove("XDG_RUNTIME_DIR").env_remove(DIRECTORY_VARIABLE);
+        command.envs(directory.map(|directory| (DIRECTORY_VARIABLE, directory)));
+        finish(command)
+    };
+    let pid = std::process::id().to_string();
+    let set = ["set", NIC, "--mode", "suspend20"];
+    as_nobody(None, &set).assert_refused(3, &["XDG_RUNTIME_DIR"]);
+    as_nobody(Some(world.directory.path()), &set).assert_refused(3, &["Permission denied"]);
+    let empty = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(empty.path(), fs::Permissions::from_mode(0o755)).expect("set");
+    as_nobody(Some(empty.path()), &["set", "--pid", &pid, "--mode", "suspend20"]).assert_refused(3, &["user 0"]);
+    // Even if the directory and the socket let everybody in, the datapath does not talk.
+    fs::set_permissions(world.directory.path(), fs::Permissions::from_mode(0o755)).expect("set");
+    for entry in fs::read_dir(world.directory.path()).expect("readable") {
+        fs::set_permissions(entry.expect("an entry").path(), fs::Permissions::from_mode(0o666)).expect("set");
+    }
+    as_nobody(Some(world.directory.path()), &set).assert_sentence(1, &["closed its control socket"]);
+    assert_eq!(world.settings(), [NapiSettings::default()]);
+    world.abey(&set).assert_status(0);
+}
