@@ -1,6 +1,7 @@
 //! Running datapaths, as the commands reach them: found by NIC or by process, and what goes wrong with that.
 
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use abey_datapath::control::{Client, ControlError, RefusalKind, Status, Unreachable, find};
 
@@ -71,8 +72,8 @@ impl Datapaths {
                 status.map(|status| Datapath { client, status }).map_err(|error| Unreachable { pid, error })
             }) {
                 Ok(datapath) => all.reached.push(datapath),
-                // It ended just now, or is about to.
-                Err(Unreachable { error: ControlError::Gone { .. }, .. }) => {}
+                // It ended just now.
+                Err(Unreachable { error: ControlError::Gone { pid }, .. }) if !process(pid).exists() => {}
                 Err(unreachable) => all.unreachable.push(unreachable),
             }
         }
@@ -80,13 +81,17 @@ impl Datapaths {
     }
 }
 
+fn process(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}"))
+}
+
 fn none_of_process(pid: u32, nic: Option<&str>) -> Failure {
-    let Ok(process) = std::fs::metadata(format!("/proc/{pid}")) else {
+    let Ok(about) = process(pid).metadata() else {
         return Failure::usage(format!("there is no process {pid}"));
     };
-    let me = nix::unistd::geteuid();
-    if !me.is_root() && process.uid() != me.as_raw() {
-        return Failure::lacks(format!("process {pid} belongs to user {}: run as that user or as root", process.uid()));
+    let (me, user) = (nix::unistd::geteuid(), about.uid());
+    if !me.is_root() && user != me.as_raw() {
+        return Failure::lacks(format!("process {pid} belongs to user {user}: run as that user or as root"));
     }
     let what = nic.map_or_else(String::new, |nic| format!(" with the NIC {nic}"));
     Failure::usage(format!("process {pid} has no datapath{what}: `abey status` lists those there are"))

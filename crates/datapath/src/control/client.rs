@@ -87,7 +87,7 @@ impl Client {
         // Not a word before it is clear who is there.
         let peer = socket_peercred(&socket).map_err(failed)?;
         let user = peer.uid.as_raw();
-        let trusted = peer.uid.is_root() || peer.uid == geteuid() || geteuid().is_root() && user == owner;
+        let trusted = peer.uid == geteuid() || geteuid().is_root() && user == owner;
         if !trusted {
             return Err(ControlError::OtherUser { path, user });
         }
