@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use abey_datapath::control::{self, ControlError};
 use abey_load::network::Network;
 use abey_load::serve::{self, Listen, ServeError, Server};
 use abey_load::{Kernel, RequestResponse};
@@ -70,12 +71,26 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         serve(&Kernel, listen, exchange.as_ref(), &mut signals)?;
         return Ok(ExitCode::SUCCESS);
     };
+    let control = reachable(&opened)?;
     let requests = serve(&opened.datapath, listen, exchange.as_ref(), &mut signals)?;
+    drop(control);
     if common.counters {
         print_text(&format!("{}\n", counters(&opened, requests)))?;
     }
     opened.finish()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where `abey status` and `abey set` reach the datapath; without a place for it the server serves all the same.
+fn reachable(opened: &Opened) -> Result<Option<control::Server>, Failure> {
+    match opened.datapath.runtime().serve_control() {
+        Ok(server) => Ok(Some(server)),
+        Err(error @ ControlError::NoDirectory) => {
+            eprintln!("abey: `abey status` and `abey set` will not reach this server: {error}");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Serves until a signal comes; gives how many requests were answered.
