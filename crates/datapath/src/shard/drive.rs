@@ -49,8 +49,7 @@ impl Shard {
         held.check_timers();
         held.work_off();
         let (unmasked, until) = (held.is_unmasked(), held.deadline());
-        let now = held.now();
-        let orders = held.cover.sleep(now.as_nanos(), until.map(Nanos::as_nanos), unmasked);
+        let orders = held.cover.sleep(until.map(Nanos::as_nanos), unmasked);
         self.execute(&mut held, orders);
         held.counters.driven_sleeps += 1;
         self.let_go(held);

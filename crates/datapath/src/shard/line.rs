@@ -52,10 +52,10 @@ impl Line {
             .expect("both descriptors are ours and the one was added to the other");
     }
 
-    /// Sets the timer to go off after `span`, or stops it.
-    pub(crate) fn set_timer(&self, span: Option<Duration>) {
+    /// Sets the timer to go off after `span`.
+    pub(crate) fn set_timer(&self, span: Duration) {
         // Zero would stop it.
-        let span = span.map_or(Duration::ZERO, |span| span.max(Duration::from_nanos(1)));
+        let span = span.max(Duration::from_nanos(1));
         let value = Timespec::try_from(span).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
         let value = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value).expect("the descriptor is a timer's");

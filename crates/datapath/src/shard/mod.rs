@@ -195,7 +195,7 @@ impl Shard {
         }
         if let Some(at) = orders.timer {
             let now = core.now();
-            self.line.set_timer(at.map(|at| Nanos::from_nanos(at).saturating_sub(now).into()));
+            self.line.set_timer(Nanos::from_nanos(at).saturating_sub(now).into());
             core.calls(1);
         }
     }

@@ -118,7 +118,7 @@ impl Shard {
     fn fall_asleep(&self) {
         let mut held = self.lock.lock().0;
         assert!(held.cover.take(APPLICATION), "nobody else waits");
-        let orders = held.cover.sleep(0, None, true);
+        let orders = held.cover.sleep(None, true);
         self.execute(orders);
         self.let_go(held);
     }
