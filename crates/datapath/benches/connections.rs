@@ -110,7 +110,6 @@ fn run(mode: Mode, connections: usize) -> Option<f64> {
         let (answered, own) = serving.join().expect("served");
         let expected = RATE as f64 * SPAN.as_secs_f64();
         let undisturbed = answered * 100 >= sent * 98 && sent as f64 >= 0.98 * expected;
-        if std::env::var_os("DEBUG").is_some() { println!("{mode} {connections} sent {sent} answered {answered} own {own:?} service {service:?}"); }
         undisturbed.then(|| (own + service).as_secs_f64() * 1e6 / answered as f64)
     })
 }
@@ -149,7 +148,8 @@ fn alone(connections: usize, depth: usize) -> f64 {
         streams.push((ours, theirs));
     }
     while client.poll_event().is_some() || server.poll_event().is_some() {}
-    let ends: std::collections::HashMap<SocketId, SocketId> = streams.iter().map(|&(ours, theirs)| (theirs, ours)).collect();
+    let ends: std::collections::HashMap<SocketId, SocketId> =
+        streams.iter().map(|&(ours, theirs)| (theirs, ours)).collect();
     let (mut dice, mut buffer, mut spent) = (Dice(0x9e37_79b9_7f4a_7c15), [0; MESSAGE], Duration::ZERO);
     let mut answered = Vec::with_capacity(depth);
     for _ in 0..REQUESTS / depth {

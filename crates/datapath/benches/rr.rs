@@ -70,7 +70,8 @@ fn datapath(mode: Mode) -> f64 {
 
 /// Runs `ip` in the calling thread's namespace.
 fn ip(arguments: &str) -> Result<(), String> {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().map_err(|error| format!("ip: {error}"))?;
+    let output =
+        Command::new("ip").args(arguments.split_whitespace()).output().map_err(|error| format!("ip: {error}"))?;
     if output.status.success() {
         return Ok(());
     }

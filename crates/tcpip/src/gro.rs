@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Runs that are open at a time.
-const RUNS: usize = 8;
+const RUNS: usize = 16;
 /// Payload bytes of a run at most.
 const LONGEST: usize = 65_535;
 
@@ -91,6 +91,16 @@ pub(crate) struct Gro<'a> {
 }
 
 impl<'a> Gro<'a> {
+    /// How many runs are open.
+    pub(crate) fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// The flow of the run that was opened last, if it is not the first.
+    pub(crate) fn newest(&self) -> Option<&Flow> {
+        self.runs.get(1..)?.last().map(|run| &run.flow)
+    }
+
     /// Takes a segment in; what must be delivered before it comes out.
     pub(crate) fn push(&mut self, segment: Run<'a>) -> Option<Run<'a>> {
         let open = self.runs.iter_mut().position(|run| run.flow == segment.flow);

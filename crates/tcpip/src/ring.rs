@@ -4,9 +4,10 @@
 //! not read yet and, behind it, the islands that arrived early, each at its place, so that filling a gap moves nothing. An
 //! empty ring holds no memory at all: a server with ten thousand idle connections pays for none of their buffers.
 
-/// The smallest allocation, in bytes: a request or a response of the usual size fits, and allocators keep pieces of this
-/// size at hand for each thread (the GNU C library's up to 1,032 bytes), so that taking and returning one is cheap.
-const SMALLEST: usize = 1024;
+/// The smallest allocation, in bytes: a short message fits. Not more: memory that is cleared and that the message never
+/// fills pushes the state of other connections out of the caches. Allocators keep pieces up to about a thousand bytes at
+/// hand for each thread (the GNU C library's up to 1,032 bytes), so that taking and returning one is cheap.
+const SMALLEST: usize = 128;
 
 /// A growing ring of bytes. The limit is the owner's to keep: the ring grows to hold what it is given.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetFrame, EthernetProtocol, Icmpv6Packet, Icmpv6Repr, IpProtocol, NdiscRepr,
 };
 
-use super::{Socket, Stack, link::Outline};
+use super::{Entry, Socket, Stack, link::Outline};
 use crate::{
     config::{MINIMUM_MTU, Resolution},
     error::SocketError,
@@ -30,13 +30,30 @@ impl Stack {
     pub fn handle_frames<'a>(&mut self, now: Instant, frames: impl IntoIterator<Item = &'a [u8]>) {
         let mut gro = Gro::default();
         for frame in frames {
-            let segment = self.take_frame(now, frame);
-            if let Some(run) = segment.and_then(|segment| gro.push(segment)) {
+            let Some(segment) = self.take_frame(now, frame) else { continue };
+            let open = gro.len();
+            if let Some(run) = gro.push(segment) {
                 self.receive_run(now, run);
+            }
+            if gro.len() > open
+                && let Some(flow) = gro.newest()
+            {
+                self.warm(flow);
             }
         }
         for run in gro.finish() {
             self.receive_run(now, run);
+        }
+    }
+
+    /// Brings a connection that will be wanted soon into the cache. Nothing waits for what is loaded here, so the next
+    /// frames are looked at meanwhile; with thousands of connections that is what a burst costs most.
+    fn warm(&self, flow: &Flow) {
+        if let Some(Target::Connection(id)) = self.flows.find(flow)
+            && let Some(Entry { socket: Socket::Stream(connection), .. }) = self.sockets.get(id)
+        {
+            connection.warm();
+            self.wheel.warm(id);
         }
     }
 

@@ -192,6 +192,12 @@ impl Connection {
         }
     }
 
+    /// Loads the parts that every segment needs, which lie in different cache lines.
+    pub(crate) fn warm(&self) {
+        let words = (self.outbox.una, self.inbox.next(), self.timer, self.rtt.backoff(), self.last_ack_sent);
+        core::hint::black_box((words, self.congestion.window(), self.scoreboard.len(), self.flow.local_port));
+    }
+
     /// The largest segment this host takes on this flow: what it announces.
     pub(crate) fn own_mss(&self, mtu: usize) -> u16 {
         (mtu - self.flow.ip_header() - HEADER) as u16
