@@ -1,108 +1,186 @@
-//! Round trips a second, one byte there and one back: over the shared-memory NIC in every mode, and beside it, in the same
-//! run, the kernel's TCP over veth between two network namespaces (as root).
+//! Round trips a second, one byte there and one back: over the shared-memory NIC, and beside it, in the same run, the
+//! kernel's TCP over veth between two network namespaces (as root).
 //!
-//! The two ends are threads on different CPUs. The kernel's part uses blocking sockets with TCP_NODELAY, without and with
-//! SO_BUSY_POLL; the namespaces belong to threads and vanish with them.
+//! The two ends are threads on different CPUs, both in the same mode. The kernel's part uses blocking sockets with
+//! TCP_NODELAY; its namespaces belong to threads and vanish with them.
 //!
-//! `cargo bench -p abey-datapath --bench rr [-- MODE...]`
+//! `cargo bench -p abey-datapath --bench rr [-- MODE... | kernel]`
 
 mod common;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use abey_datapath::{Event, Interest, Runtime};
+use abey_datapath::{Epoll, Event, Interest, Runtime, Shutdown};
 use abey_delivery::Mode;
 use abey_nic::MemoryShape;
 use nix::sched::{CloneFlags, unshare};
 
-const SPAN: Duration = Duration::from_millis(1000);
-const REPETITIONS: usize = 3;
+const SPAN: Duration = Duration::from_millis(800);
+const REPETITIONS: usize = 5;
+const KERNEL: &str = "kernel";
+/// How long anybody waits for anything.
+const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Reads one byte, by epoll; false at the end of the stream.
-fn byte(epoll: &abey_datapath::Epoll, stream: &abey_datapath::TcpStream, events: &mut Vec<Event>) -> bool {
+/// Round trips for the length of the span: how many a second.
+fn count(mut trip: impl FnMut()) -> f64 {
+    let (begun, mut trips) = (Instant::now(), 0);
+    while begun.elapsed() < SPAN {
+        trip();
+        trips += 1;
+    }
+    f64::from(trips) / begun.elapsed().as_secs_f64()
+}
+
+/// Takes one byte, waiting in an epoll; false at the end of the stream.
+fn take(epoll: &Epoll, stream: &abey_datapath::TcpStream, events: &mut Vec<Event>) -> bool {
     loop {
         match stream.read(&mut [0]) {
             Ok(count) => return count > 0,
             Err(error) if error.is_would_block() => {
-                epoll.wait(events, 1, None).expect("a wait");
+                epoll.wait(events, 1, Some(PATIENCE)).expect("a wait");
             }
             Err(error) => panic!("{error}"),
         }
     }
 }
 
-fn epoll_of(runtime: &Runtime, stream: &abey_datapath::TcpStream) -> abey_datapath::Epoll {
+fn epoll_of(runtime: &Runtime, stream: &abey_datapath::TcpStream) -> Epoll {
     let epoll = runtime.epoll();
     epoll.add(stream, 0, Interest::IN).expect("new");
     epoll
 }
 
-/// Both ends in `mode`: round trips a second.
 fn datapath(mode: Mode) -> f64 {
-    let (client, server) = common::hosts(MemoryShape::default(), mode, mode);
-    let (mut ours, mut theirs) = common::connect(&client, &server, 1);
-    let (ours, theirs) = (ours.remove(0), theirs.remove(0));
+    let (client, server) = common::hosts(MemoryShape::default());
+    let (ours, theirs) = common::connect(&client, &server, 1);
+    client.set_mode(mode).expect("a mode");
+    server.set_mode(mode).expect("a mode");
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            common::pin(common::SERVER_CPU);
-            let (epoll, mut events) = (epoll_of(&server, &theirs), Vec::new());
-            while byte(&epoll, &theirs, &mut events) {
-                theirs.write_all(&[7]).expect("written");
+        let serving = common::spawn_on(scope, common::SERVER_CPU, || {
+            let (epoll, mut events) = (epoll_of(&server, &theirs[0]), Vec::new());
+            while take(&epoll, &theirs[0], &mut events) {
+                theirs[0].write_all(&[7]).expect("written");
             }
         });
-        common::pin(common::CLIENT_CPU);
-        let (epoll, mut events) = (epoll_of(&client, &ours), Vec::new());
-        let (begun, mut count) = (Instant::now(), 0);
-        while begun.elapsed() < SPAN {
-            ours.write_all(&[7]).expect("written");
-            assert!(byte(&epoll, &ours, &mut events), "an answer");
-            count += 1;
-        }
-        let rate = f64::from(count) / begun.elapsed().as_secs_f64();
-        ours.shutdown(abey_datapath::Shutdown::Write).expect("open");
-        rate
+        let asking = common::spawn_on(scope, common::CLIENT_CPU, || {
+            let (epoll, mut events) = (epoll_of(&client, &ours[0]), Vec::new());
+            let rate = count(|| {
+                ours[0].write_all(&[7]).expect("written");
+                assert!(take(&epoll, &ours[0], &mut events), "an answer");
+            });
+            ours[0].shutdown(Shutdown::Write).expect("open");
+            rate
+        });
+        serving.join().expect("served");
+        asking.join().expect("answered")
     })
 }
 
 /// Runs `ip` in the calling thread's namespace.
 fn ip(arguments: &str) -> Result<(), String> {
-    let output =
-        Command::new("ip").args(arguments.split_whitespace()).output().map_err(|error| format!("ip: {error}"))?;
+    let output = Command::new("ip").args(arguments.split_whitespace()).output();
+    let output = output.map_err(|error| format!("cannot run ip: {error}"))?;
     if output.status.success() {
         return Ok(());
     }
     Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-fn busy_poll(stream: &TcpStream, micros: u32) -> Result<(), String> {
-    if micros == 0 {
-        return Ok(());
+/// What the two threads of the kernel's part tell each other before there is a connection.
+type Telling = Sender<Result<i32, String>>;
+type Told = Receiver<Result<i32, String>>;
+
+fn hear(told: &Told) -> Result<i32, String> {
+    told.recv_timeout(PATIENCE).map_err(|_| "the other end has given up".to_owned())?
+}
+
+/// Gives the calling thread a namespace of its own.
+fn isolate() -> Result<(), String> {
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("no network namespace: {error}"))
+}
+
+/// The server's end: says which thread's namespace the device must come to, sets it up, answers.
+fn answer(tell: &Telling, told: &Told) -> Result<(), String> {
+    isolate()?;
+    let _ = tell.send(Ok(rustix::thread::gettid().as_raw_nonzero().get()));
+    hear(told)?;
+    ip("addr add 10.9.0.2/24 dev there")?;
+    ip("link set there up")?;
+    let listener = TcpListener::bind("10.9.0.2:7").map_err(|error| error.to_string())?;
+    let _ = tell.send(Ok(0));
+    let (mut stream, _) = listener.accept().map_err(|error| error.to_string())?;
+    stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    while stream.read(&mut [0]).is_ok_and(|count| count > 0) {
+        stream.write_all(&[7]).map_err(|error| error.to_string())?;
     }
-    rustix::net::sockopt::socket_peercred(stream).ok();
-    let micros = nix::libc::c_int::try_from(micros).map_err(|error| error.to_string())?;
-    let _ = micros;
     Ok(())
 }
 
-/// The kernel's TCP over veth: round trips a second, or why not.
-fn kernel(micros: u32) -> Result<f64, String> {
-    let (ready, made) = mpsc::channel::<Result<(), String>>();
-    let (tell, told) = mpsc::channel::<i32>();
+/// The client's end: makes the devices, asks.
+fn ask(tell: &Telling, told: &Told) -> Result<f64, String> {
+    isolate()?;
+    let thread = hear(told)?;
+    ip(&format!("link add here type veth peer name there netns {thread}"))?;
+    ip("addr add 10.9.0.1/24 dev here")?;
+    ip("link set here up")?;
+    let _ = tell.send(Ok(0));
+    hear(told)?;
+    let mut stream = TcpStream::connect("10.9.0.2:7").map_err(|error| error.to_string())?;
+    stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    Ok(count(|| {
+        stream.write_all(&[7]).expect("written");
+        stream.read_exact(&mut [0]).expect("an answer");
+    }))
+}
+
+/// The kernel's TCP: round trips a second, or why there are none.
+fn kernel() -> Result<f64, String> {
+    let ((to_client, by_client), (to_server, by_server)) = (channel(), channel());
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            common::pin(common::SERVER_CPU);
-            let _ = (ready, tell, micros);
+        let serving = common::spawn_on(scope, common::SERVER_CPU, move || {
+            let result = answer(&to_client, &by_server);
+            if let Err(reason) = &result {
+                let _ = to_client.send(Err(reason.clone()));
+            }
+            result
         });
-        let _ = (made, told);
-        Err("not yet".to_owned())
+        let asking = common::spawn_on(scope, common::CLIENT_CPU, move || {
+            let result = ask(&to_server, &by_client);
+            if let Err(reason) = &result {
+                let _ = to_server.send(Err(reason.clone()));
+            }
+            result
+        });
+        let rate = asking.join().expect("the client's thread");
+        serving.join().expect("the server's thread")?;
+        rate
     })
 }
 
 fn main() {
     let chosen = common::chosen();
-    let _ = (chosen, unshare as fn(CloneFlags) -> nix::Result<()>, kernel(0), datapath(common::mode("base")));
+    let names = Mode::EXAMPLES.into_iter().chain([KERNEL]);
+    let names: Vec<_> = names.filter(|name| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name)).collect();
+    let (mut rates, mut skipped) = (vec![Vec::new(); names.len()], None);
+    // Interleaved, so that what else the machine does hits all alike.
+    for _ in 0..REPETITIONS {
+        for (rates, name) in rates.iter_mut().zip(&names) {
+            match if *name == KERNEL { kernel() } else { Ok(datapath(common::mode(name))) } {
+                Ok(rate) => rates.push(rate),
+                Err(reason) => skipped = Some(reason),
+            }
+        }
+    }
+    println!("one-byte round trips a second, medians of {REPETITIONS} interleaved runs");
+    for (name, rates) in names.iter().zip(rates) {
+        let world = if *name == KERNEL { "TCP over veth" } else { "shared-memory NIC" };
+        match rates.is_empty() {
+            true => println!("{name:<16} {world:<18} skipped: {}", skipped.as_deref().unwrap_or("no run")),
+            false => println!("{name:<16} {world:<18} {:>9.0}", common::median(rates)),
+        }
+    }
 }
