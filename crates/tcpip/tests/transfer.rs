@@ -73,6 +73,52 @@ fn a_hole_is_retransmitted_at_once_and_once() {
     );
 }
 
+/// RFC 2018, 4: data goes both ways, so what arrived early is reported on data segments too, which are cut to leave it room.
+#[test]
+fn islands_are_reported_on_data_segments() {
+    let mut script = script();
+    let id = script.accepted_with_sack();
+    script.write(id, 3000);
+    script.inject(&seg("A", 101, 1).data(100));
+    let sent = script.sent();
+    // 4 bytes for the option and its padding, 8 for the block.
+    assert_eq!(ranges(&sent), [(1, 988), (989, 988), (1977, 988)]);
+    assert!(sent.iter().all(|segment| segment.sack == [(101, 201)]), "{sent:?}");
+    script.inject(&seg("A", 1, 2965).data(100));
+    let rest = script.one();
+    assert_eq!((rest.ack, rest.payload.len(), rest.sack.len()), (201, 36, 0));
+}
+
+/// RFC 9937: while a hole is repaired sending goes on, in proportion to what arrives, and ends with the window cut.
+#[test]
+fn recovery_sends_evenly() {
+    let mut script = script();
+    let id = script.accepted_with_sack();
+    script.write(id, 200_000);
+    let mut next = 1;
+    for _ in 0..2 {
+        next += script.sent().len() as u32 * 1000;
+        script.now += 20 * MILLISECOND;
+        script.inject(&seg("A", 1, next));
+    }
+    // Slow start: forty segments are in flight, of which the first is lost.
+    assert_eq!((next, script.sent().len()), (30_001, 40));
+    script.now += 20 * MILLISECOND;
+    // Before the peer's window, which begins at the hole, ends it.
+    let sent: Vec<usize> = (1..30)
+        .map(|number| {
+            script.inject(&seg("A", 1, next).sack(&[(next + 1000, next + 1000 * (number + 1))]));
+            script.sent().len()
+        })
+        .collect();
+    let recovering = &sent[3..];
+    assert!(recovering.windows(3).all(|few| few.iter().sum::<usize>() > 0), "never silent: {sent:?}");
+    assert!(recovering.iter().all(|&few| few <= 2), "never a burst: {sent:?}");
+    let share = recovering.iter().sum::<usize>() as f64 / recovering.len() as f64;
+    assert!((0.6..0.8).contains(&share), "CUBIC cuts to 0.7, not {share}: {sent:?}");
+    assert_eq!(script.stack.counters().tcp_retransmitted_segments, 1);
+}
+
 /// RFC 8985, 6.2: with one SACK only, the reordering timer decides.
 #[test]
 fn a_reordered_segment_is_waited_for() {

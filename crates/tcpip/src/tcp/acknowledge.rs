@@ -9,6 +9,7 @@ use super::{
     isn,
     newreno::Recovery,
     options::Options,
+    prr::Prr,
     rack::ProbeResult,
     segment::{Flags, Header},
     seq::{Seq, SeqRange},
@@ -55,7 +56,7 @@ impl Connection {
         let had_window = self.outbox.window();
         let window_changed = self.outbox.update_window(header.seq, header.ack, header.window, false);
         let (in_flight, outstanding) = (self.in_flight(), self.scoreboard.outstanding());
-        let recovering = self.recovery;
+        let (recovering, sacked) = (self.recovery, self.scoreboard.sacked());
         let news = self.take_acknowledged(cx, header);
         if window_changed && had_window < self.outbox.window() && matches!(self.timer, Timer::Persist(_)) {
             self.timer = Timer::Off;
@@ -77,7 +78,13 @@ impl Connection {
             self.rtt.answered(cx.settings.retries);
         }
         let is_duplicate = news.bytes == 0 && payload == 0 && !window_changed && !header.has(Flags::FIN);
-        self.find_losses(cx, header, news, is_duplicate, outstanding);
+        let delivered = (news.bytes + self.scoreboard.sacked()).saturating_sub(sacked);
+        let lost = self.find_losses(cx, header, news, is_duplicate, outstanding);
+        if self.sack && matches!(self.recovery, Recovery::Fast { .. }) {
+            let (in_flight, threshold, mss) = (self.in_flight(), self.congestion.threshold(), self.mss());
+            let quota = self.prr.acknowledged(delivered, in_flight, threshold, mss, news.bytes > 0 && !lost);
+            self.congestion.allow(in_flight, quota);
+        }
         if news.bytes > 0 && !matches!(recovering, Recovery::Fast { .. }) {
             let rtt = self.rtt.smoothed().unwrap_or(0);
             let mss = self.mss();
@@ -164,7 +171,15 @@ impl Connection {
         }
     }
 
-    fn find_losses(&mut self, cx: &mut Context<'_>, header: &Header, news: News, is_duplicate: bool, outstanding: u32) {
+    /// Whether more was found to be lost.
+    fn find_losses(
+        &mut self,
+        cx: &mut Context<'_>,
+        header: &Header,
+        news: News,
+        is_duplicate: bool,
+        outstanding: u32,
+    ) -> bool {
         let una = self.outbox.una;
         let bare = news.bytes == 0 && news.sacked == 0;
         if self.rack.probe_acknowledged(header.ack, news.duplicate, bare) == ProbeResult::Repaired {
@@ -182,19 +197,20 @@ impl Connection {
             }
         }
         if self.recovery.ends_at(una) {
+            if matches!(self.recovery, Recovery::Fast { .. }) {
+                self.congestion.recovered();
+            }
             self.recovery = Recovery::Open;
             self.rack.recovered();
         }
         if news.bytes > 0 || news.sacked > 0 {
             self.rearm(cx);
         }
-        if self.sack && (news.bytes > 0 || news.sacked > 0) {
-            self.detect_losses(cx);
-        }
+        self.sack && (news.bytes > 0 || news.sacked > 0) && self.detect_losses(cx)
     }
 
-    /// RACK: what is lost by now, and when to look again.
-    pub(crate) fn detect_losses(&mut self, cx: &mut Context<'_>) {
+    /// RACK: what is lost by now, and when to look again. Whether anything more is.
+    pub(crate) fn detect_losses(&mut self, cx: &mut Context<'_>) -> bool {
         let smoothed = self.rtt.smoothed().unwrap_or(0);
         let times = (self.rtt.least().unwrap_or(smoothed), smoothed);
         let outstanding = self.scoreboard.outstanding();
@@ -211,12 +227,14 @@ impl Connection {
         {
             self.timer = Timer::Reorder(cx.now.plus(wait));
         }
+        lost
     }
 
     fn enter_recovery(&mut self, outstanding: u32) {
         let mss = self.mss();
         self.congestion.loss(outstanding, mss);
         self.recovery = Recovery::Fast { point: self.outbox.nxt };
+        self.prr = Prr::begin(self.scoreboard.outstanding() - self.scoreboard.sacked());
         self.recovery_begins = true;
         self.reno.remember(self.outbox.nxt);
     }

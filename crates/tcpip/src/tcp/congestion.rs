@@ -43,7 +43,6 @@ impl Congestion {
         self.window
     }
 
-    #[cfg(test)]
     pub(crate) const fn threshold(&self) -> u32 {
         self.threshold
     }
@@ -82,6 +81,16 @@ impl Congestion {
         self.threshold = self.decrease(in_flight, mss);
         self.window = self.threshold;
         self.fraction = 0;
+    }
+
+    /// How much may be sent during a recovery, of which `quota` are left.
+    pub(crate) fn allow(&mut self, in_flight: u32, quota: u32) {
+        self.window = in_flight.saturating_add(quota);
+    }
+
+    /// A recovery is over: what it aimed at.
+    pub(crate) fn recovered(&mut self) {
+        self.window = self.threshold;
     }
 
     /// The retransmission timer went off: `first` time for this data.

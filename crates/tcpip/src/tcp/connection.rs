@@ -10,7 +10,7 @@
 //! | what comes in | `receive`, `inbox` | RFC 9293 3.10.7, 5961, 2018, 2883 |
 //! | acknowledging what came in | `ack` | RFC 9293 3.8.6.3, 5681 4.2 |
 //! | what the peer acknowledges | `acknowledge`, `scoreboard`, `rack`, `newreno` | RFC 6675, 8985, 6582 |
-//! | how much may be out | `congestion`, `cubic` | RFC 5681, 6928, 9438 |
+//! | how much may be out | `congestion`, `cubic`, `prr` | RFC 5681, 6928, 9438, 9937 |
 //! | what goes out | `send`, `outbox` | RFC 9293 3.7.4, 3.8.6.2 |
 //! | when time matters | `timers`, `rtt`, `keepalive` | RFC 6298, 8985, 9293 3.8.4 |
 //! | the end | `time_wait` | RFC 9293 3.6, 1337, 6191 |
@@ -22,6 +22,7 @@ use super::{
     keepalive::Prober,
     newreno::{NewReno, Recovery},
     outbox::{Fin, Outbox},
+    prr::Prr,
     rack::Rack,
     rtt::Rtt,
     scoreboard::Scoreboard,
@@ -122,6 +123,7 @@ pub(crate) struct Connection {
     pub rtt: Rtt,
     pub congestion: Congestion,
     pub recovery: Recovery,
+    pub prr: Prr,
     /// The first retransmission of a recovery is sent whatever the window says (RFC 6675, 5, step 4.3).
     pub recovery_begins: bool,
     pub reno: NewReno,
@@ -171,6 +173,7 @@ impl Connection {
             rtt: Rtt::new(nanos(settings.minimum_rto)),
             congestion: Congestion::new(settings.congestion_control, own_mss),
             recovery: Recovery::Open,
+            prr: Prr::default(),
             recovery_begins: false,
             reno: NewReno::default(),
             rack: Rack::new(initial),

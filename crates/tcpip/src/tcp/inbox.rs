@@ -253,11 +253,19 @@ impl Inbox {
     /// The SACK blocks to send: a duplicate first (RFC 2883), then islands, the last changed first.
     pub(crate) fn blocks(&mut self, room: usize) -> [Option<SeqRange>; SACK_BLOCKS] {
         let mut blocks = [None; SACK_BLOCKS];
+        if room == 0 {
+            return blocks;
+        }
         let all = self.duplicate.take().into_iter().chain(self.islands.iter().copied());
         for (slot, block) in blocks.iter_mut().take(room).zip(all) {
             *slot = Some(block);
         }
         blocks
+    }
+
+    /// How many blocks there are to send.
+    pub(crate) fn block_count(&self) -> usize {
+        (usize::from(self.duplicate.is_some()) + self.islands.len()).min(SACK_BLOCKS)
     }
 
     /// A segment came that is outside the window; if its bytes are old, they are a duplicate to report.

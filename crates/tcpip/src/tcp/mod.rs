@@ -14,6 +14,7 @@ pub(crate) mod keepalive;
 pub(crate) mod newreno;
 pub(crate) mod options;
 pub(crate) mod outbox;
+pub(crate) mod prr;
 pub(crate) mod rack;
 pub(crate) mod receive;
 pub(crate) mod rtt;

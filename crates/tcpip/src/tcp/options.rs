@@ -60,7 +60,7 @@ impl Options {
         4 * usize::from(self.mss.is_some())
             + 4 * usize::from(self.window_scale.is_some())
             + if self.timestamp.is_some() { 12 } else { 4 * usize::from(self.sack_permitted) }
-            + if sack > 0 { 4 + 8 * sack } else { 0 }
+            + sack_len(sack)
     }
 
     /// Writes the options into `buffer`, which is as long as [`Options::len`] says.
@@ -90,6 +90,16 @@ impl Options {
         }
         debug_assert!(rest.is_empty(), "the length of the options is what was announced");
     }
+}
+
+/// Bytes that `blocks` SACK blocks take, with their padding.
+pub(crate) const fn sack_len(blocks: usize) -> usize {
+    if blocks > 0 { 4 + 8 * blocks } else { 0 }
+}
+
+/// How many SACK blocks fit into `bytes`.
+pub(crate) fn sack_room(bytes: usize) -> usize {
+    (bytes.saturating_sub(4) / 8).min(SACK_BLOCKS)
 }
 
 fn pad(rest: &mut [u8]) -> &mut [u8] {

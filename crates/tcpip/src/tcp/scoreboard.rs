@@ -91,6 +91,11 @@ impl Scoreboard {
         (self.outstanding() + self.resent).saturating_sub(self.sacked + self.lost)
     }
 
+    /// Bytes that are SACKed.
+    pub(crate) const fn sacked(&self) -> u32 {
+        self.sacked
+    }
+
     pub(crate) const fn sacked_segments(&self) -> u32 {
         self.sacked_segments
     }

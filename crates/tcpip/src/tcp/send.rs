@@ -7,7 +7,7 @@
 use super::{
     connection::{Connection, Context, Probe, State},
     isn,
-    options::{Options, Timestamp},
+    options::{Options, Timestamp, sack_len, sack_room},
     outbox::{Fin, Held},
     segment::{Flags, Header},
     seq::{Seq, SeqRange},
@@ -99,7 +99,7 @@ impl Connection {
             Probe::Loss => self.loss_probe(cx),
             Probe::Window => {
                 cx.counters.tcp_window_probes += 1;
-                let small = self.outbox.next_new(self.mss(), self.nodelay, true, true).ok();
+                let small = self.outbox.next_new(self.new_segment(), self.nodelay, true, true).ok();
                 Some(match small {
                     Some(range) => self.send_new(cx, range),
                     None => self.old_segment(cx),
@@ -115,7 +115,7 @@ impl Connection {
     /// New data if there is any, whatever the congestion window says, else the last segment again (RFC 8985, 7.3).
     fn loss_probe(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
         let last = *self.scoreboard.last()?;
-        let new = self.outbox.next_new(self.mss(), true, true, true).ok();
+        let new = self.outbox.next_new(self.new_segment(), true, true, true).ok();
         if new.is_none() && self.outbox.room_from(last.start) < last.len() {
             // The window shrank: it would not be taken, and nothing learnt. The timer goes on.
             return None;
@@ -147,7 +147,7 @@ impl Connection {
         if idle && cx.now.nanos_since(self.last_sent_at) > self.rtt.timeout() {
             self.congestion.idle(self.mss());
         }
-        match self.outbox.next_new(self.mss(), self.nodelay, idle, false) {
+        match self.outbox.next_new(self.new_segment(), self.nodelay, idle, false) {
             Ok(range) => {
                 let in_flight = self.in_flight();
                 let fits = in_flight + range.end.since(range.start) <= self.congestion.window();
@@ -180,7 +180,8 @@ impl Connection {
     fn data_segment(&mut self, cx: &Context<'_>, range: SeqRange) -> Outgoing {
         let (offset, len, fin, drains) = self.outbox.locate(range);
         let flags = Flags::FIN.when(fin).with(Flags::PSH.when(drains && len > 0));
-        let header = self.header(cx, range.start, flags, len > 0);
+        self.prr.sent(len as u32);
+        let header = self.header(cx, range.start, flags, len);
         Outgoing { header, offset, len }
     }
 
@@ -190,7 +191,7 @@ impl Connection {
         }
         cx.counters.tcp_out_segments += 1;
         let seq = self.outbox.acceptable();
-        Some(Outgoing { header: self.header(cx, seq, Flags::default(), false), offset: 0, len: 0 })
+        Some(Outgoing { header: self.header(cx, seq, Flags::default(), 0), offset: 0, len: 0 })
     }
 
     /// A segment that is no longer acceptable, which the peer must answer. It may ignore everything else in it, so what
@@ -214,14 +215,22 @@ impl Connection {
         })
     }
 
-    /// The header of whatever is sent now; settles the acknowledgement that was owed.
-    fn header(&mut self, cx: &Context<'_>, seq: Seq, flags: Flags, with_data: bool) -> Header {
+    /// Payload bytes of a full segment that also carries the blocks there are to tell: data goes both ways, and a peer that
+    /// sends and recovers at the same time must hear of what arrived (RFC 2018, 4).
+    fn new_segment(&self) -> u32 {
+        let blocks = if self.sack { self.inbox.block_count() } else { 0 };
+        self.mss() - sack_len(blocks) as u32
+    }
+
+    /// The header of whatever is sent now, with `len` bytes of payload; settles the acknowledgement that was owed.
+    fn header(&mut self, cx: &Context<'_>, seq: Seq, flags: Flags, len: usize) -> Header {
         let timestamp = self.timestamp(cx);
-        // Data segments are cut to leave room for timestamps only: blocks go on bare acknowledgements.
-        let room = if with_data || !self.sack { 0 } else { super::options::SACK_BLOCKS };
         let mss = self.mss();
+        // A retransmission was cut before there were blocks to tell, and may leave them no room.
+        let room = sack_room((mss as usize).saturating_sub(len));
+        let room = if self.sack { room } else { 0 };
         let window = self.inbox.promise(mss);
-        self.ack.sent(with_data);
+        self.ack.sent(len > 0);
         self.last_ack_sent = self.inbox.next();
         let sack = self.inbox.blocks(room);
         Header {
