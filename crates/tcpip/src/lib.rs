@@ -68,6 +68,7 @@ mod limiter;
 mod listener;
 mod neighbor;
 mod packet;
+mod paths;
 mod ring;
 mod stack;
 mod tcp;

@@ -463,6 +463,19 @@ fn a_smaller_path_shortens_segments_if_it_is_plausible() {
     script.stack.handle_frame(script.at(), &notice(1, 68));
     assert!(script.sent().iter().all(|segment| segment.payload.len() <= 512), "never below 552");
     assert_eq!(script.stack.counters().tcp_path_mtu_lowered, 2);
+
+    // The next connection to the same host begins with it, until it is forgotten; what is announced is the link's.
+    for (passed, len) in [(0, 512), (600 * SECOND, 1460)] {
+        script.now += passed;
+        let id = script.stack.connect(script.at(), "10.0.0.1:9".parse().unwrap()).unwrap();
+        assert_eq!(script.sent().last().unwrap().mss, Some(1460));
+        script.inject(&seg("SA", 0, 1).options(1460, None, true));
+        script.write(id, 4000);
+        let longest = script.sent().iter().map(|segment| segment.payload.len()).max();
+        assert_eq!(longest, Some(len));
+        script.stack.abort(script.at(), id).unwrap();
+        assert_eq!(script.sent().last().unwrap().flags, "RA");
+    }
 }
 
 /// An IPv4 packet from the peer, as a frame.

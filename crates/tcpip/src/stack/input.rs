@@ -272,6 +272,7 @@ impl Stack {
             return false;
         }
         // RFC 5927: an error never ends an established connection, but it may end an attempt.
+        let mut learnt = None;
         let error = match notice.kind {
             Kind::TooBig(mtu) => {
                 // A router that names no size, or one below the least, is not believed further than that.
@@ -279,6 +280,7 @@ impl Stack {
                 let mtu = mtu.clamp(least as u32, u32::from(u16::MAX)) as u16;
                 if connection.lower_path_mtu(mtu) {
                     cx.counters.tcp_path_mtu_lowered += 1;
+                    learnt = Some(mtu);
                 }
                 None
             }
@@ -290,6 +292,9 @@ impl Stack {
         if let (Some(error), State::SynSent) = (error, connection.state) {
             cx.counters.tcp_attempt_failures += 1;
             connection.fail(error);
+        }
+        if let Some(mtu) = learnt {
+            self.paths.learn(now, notice.flow.remote, mtu);
         }
         self.settle(now, id);
         true

@@ -29,6 +29,7 @@ use crate::{
     listener::Listener,
     neighbor::Neighbors,
     packet::Station,
+    paths::Paths,
     tcp::{
         connection::{Connection, Context, Owner, State},
         cookies::Cookies,
@@ -64,6 +65,7 @@ pub struct Stack {
     link: Link,
     sockets: SlotMap<SocketId, Entry>,
     flows: FlowTable,
+    paths: Paths,
     listening: PortTable,
     bound: PortTable,
     wheel: Wheel<SocketId>,
@@ -90,6 +92,7 @@ impl Stack {
         Self {
             sockets: SlotMap::with_key(),
             flows: FlowTable::new(Secret::derive(seed, 5).hash(0)),
+            paths: Paths::new(Secret::derive(seed, 7).hash(0)),
             listening: PortTable::default(),
             bound: PortTable::default(),
             wheel: Wheel::new(),

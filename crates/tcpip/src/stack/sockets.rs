@@ -161,12 +161,8 @@ impl Stack {
     }
 
     fn open(&mut self, now: Instant, flow: Flow, from: Option<Seq>) -> SocketId {
-        let initial = self.numbers.initial(now, &flow);
-        let start = Start {
-            initial: from.map_or(initial, |from| initial.later(from)),
-            timestamp_offset: self.numbers.timestamp_offset(&flow),
-            path_mtu: self.config().settings().mtu as u16,
-        };
+        let start = self.start(now, &flow);
+        let start = Start { initial: from.map_or(start.initial, |from| start.initial.later(from)), ..start };
         if let Some(Target::TimeWait(id)) = self.flows.find(&flow) {
             self.time_waits.remove(id);
         }

@@ -99,11 +99,12 @@ impl Stack {
         }
     }
 
-    fn start(&self, now: Instant, flow: &Flow) -> Start {
+    /// Where a connection begins.
+    pub(super) fn start(&self, now: Instant, flow: &Flow) -> Start {
         Start {
             initial: self.numbers.initial(now, flow),
             timestamp_offset: self.numbers.timestamp_offset(flow),
-            path_mtu: self.config().settings().mtu as u16,
+            path_mtu: self.paths.mtu(now, flow.remote).unwrap_or(u16::MAX).min(self.config().settings().mtu as u16),
         }
     }
 
