@@ -164,6 +164,8 @@ counters! {
     tcp_time_wait_reused = "TcpExtTWRecycled",
     /// TIME-WAIT entries dropped early because there were too many.
     tcp_time_wait_overflows = "TcpExtTCPTimeWaitOverflow",
+    /// Recoveries that were undone because nothing had been lost (RFC 3522, RFC 4015).
+    tcp_undone = "TcpExtTCPFullUndo",
     /// Path MTU messages that lowered a connection's segment size.
     tcp_path_mtu_lowered = "TcpExtTCPMTUPLowered",
     /// Frames dropped because too many control frames waited already.

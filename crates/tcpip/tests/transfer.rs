@@ -119,6 +119,76 @@ fn recovery_sends_evenly() {
     assert_eq!(script.stack.counters().tcp_retransmitted_segments, 1);
 }
 
+/// A connection with timestamps that has twenty segments of 988 bytes in flight, from 9881 on, and 20 ms of round trip; the
+/// stamp of these segments.
+fn twenty_in_flight(script: &mut Script) -> u32 {
+    let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).timestamp(50, 0));
+    script.write(id, 100_000);
+    let first = script.sent();
+    assert_eq!(first.len(), 10);
+    script.now += 20 * MILLISECOND;
+    script.inject(&seg("A", 1, 9881).timestamp(51, first[0].timestamp.unwrap().0));
+    let second = script.sent();
+    assert_eq!((second.len(), second[0].seq), (20, 9881));
+    second[0].timestamp.unwrap().0
+}
+
+/// RFC 3522 and RFC 4015: the path became slow, the timer went off, and then everything arrives.
+#[test]
+fn a_timeout_without_a_loss_is_undone() {
+    let mut script = script();
+    let stamp = twenty_in_flight(&mut script);
+    let sent = script.pass(400 * MILLISECOND);
+    assert!(script.stack.counters().tcp_timeouts >= 1, "{sent:?}");
+    let resent = script.stack.counters().tcp_retransmitted_segments;
+    script.inject(&seg("A", 1, 9881 + 2 * 988).timestamp(52, stamp));
+    let highest = sent.iter().map(|(_, segment)| segment.seq).max().unwrap().max(9881 + 19 * 988);
+    let more = script.sent();
+    assert!(!more.is_empty() && more.len() <= 4 && more.iter().all(|segment| segment.seq > highest), "{more:?}");
+    assert_eq!(script.stack.counters().tcp_undone, 1);
+    // As many as before are in flight again, and nothing is sent twice.
+    script.inject(&seg("A", 1, 9881 + 20 * 988).timestamp(53, stamp));
+    assert!(script.sent().len() >= 10);
+    assert_eq!(script.stack.counters().tcp_retransmitted_segments, resent);
+    // The timeout learnt: two thirds of a second of silence are not enough any more.
+    let timeouts = script.stack.counters().tcp_timeouts;
+    script.pass(600 * MILLISECOND);
+    assert_eq!(script.stack.counters().tcp_timeouts, timeouts);
+}
+
+/// The echo is that of the retransmission, so the original was lost: nothing is undone.
+#[test]
+fn a_timeout_with_a_loss_is_not_undone() {
+    let mut script = script();
+    twenty_in_flight(&mut script);
+    let sent = script.pass(400 * MILLISECOND);
+    let (_, again) = sent.iter().rfind(|(_, segment)| segment.seq == 9881).expect("sent again");
+    script.inject(&seg("A", 1, 9881 + 988).timestamp(52, again.timestamp.unwrap().0));
+    assert_eq!(ranges(&script.sent())[0], (9881 + 988, 988), "slow start from the hole");
+    assert_eq!(script.stack.counters().tcp_undone, 0);
+}
+
+/// RFC 4015: reordering that looked like a loss.
+#[test]
+fn a_recovery_from_reordering_is_undone() {
+    let mut script = script();
+    let stamp = twenty_in_flight(&mut script);
+    script.now += 20 * MILLISECOND;
+    for arrived in 1..5 {
+        let blocks = [(9881 + 988, 9881 + 988 * (arrived + 1))];
+        script.inject(&seg("A", 1, 9881).timestamp(52, stamp).sack(&blocks));
+    }
+    assert_eq!(script.stack.counters().tcp_sack_recoveries, 1);
+    assert_eq!(script.sent()[0].seq, 9881);
+    script.now += 5 * MILLISECOND;
+    script.inject(&seg("A", 1, 9881 + 5 * 988).timestamp(53, stamp));
+    assert_eq!(script.stack.counters().tcp_undone, 1);
+    script.sent();
+    script.inject(&seg("A", 1, 9881 + 20 * 988).timestamp(54, stamp));
+    assert!(script.sent().len() >= 10, "the window is what it was");
+    assert_eq!(script.stack.counters().tcp_retransmitted_segments, 1);
+}
+
 /// RFC 8985, 6.2: with one SACK only, the reordering timer decides.
 #[test]
 fn a_reordered_segment_is_waited_for() {

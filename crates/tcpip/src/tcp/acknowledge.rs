@@ -78,6 +78,9 @@ impl Connection {
             self.rtt.answered(cx.settings.retries);
         }
         let is_duplicate = news.bytes == 0 && payload == 0 && !window_changed && !header.has(Flags::FIN);
+        if news.bytes > 0 {
+            self.undo_if_spurious(cx, header, news.bytes);
+        }
         let delivered = (news.bytes + self.scoreboard.sacked()).saturating_sub(sacked);
         let lost = self.find_losses(cx, header, news, is_duplicate, outstanding);
         if self.sack && matches!(self.recovery, Recovery::Fast { .. }) {
@@ -201,6 +204,7 @@ impl Connection {
                 self.congestion.recovered();
             }
             self.recovery = Recovery::Open;
+            self.undo = None;
             self.rack.recovered();
         }
         if news.bytes > 0 || news.sacked > 0 {
@@ -232,6 +236,7 @@ impl Connection {
 
     fn enter_recovery(&mut self, outstanding: u32) {
         let mss = self.mss();
+        self.remember_for_undo(false);
         self.congestion.loss(outstanding, mss);
         self.recovery = Recovery::Fast { point: self.outbox.nxt };
         self.prr = Prr::begin(self.scoreboard.outstanding() - self.scoreboard.sacked());

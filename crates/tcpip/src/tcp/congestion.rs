@@ -93,6 +93,13 @@ impl Congestion {
         self.window = self.threshold;
     }
 
+    /// The loss this value was put aside for was none (RFC 4015, 3.2, steps 5 and 6): goes back to the old window, without a
+    /// burst, when `acked` bytes were just acknowledged.
+    pub(crate) fn resume(&mut self, in_flight: u32, acked: u32, mss: u32) {
+        self.threshold = self.threshold.max(self.window);
+        self.window = self.window.min(in_flight + acked.min(initial_window(mss))).max(mss);
+    }
+
     /// The retransmission timer went off: `first` time for this data.
     pub(crate) fn timeout(&mut self, in_flight: u32, mss: u32, first: bool) {
         if first {

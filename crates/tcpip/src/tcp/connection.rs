@@ -9,7 +9,7 @@
 //! | beginning | `handshake` | RFC 9293 3.5, 7323, 6528; 4987 in `cookies` |
 //! | what comes in | `receive`, `inbox` | RFC 9293 3.10.7, 5961, 2018, 2883 |
 //! | acknowledging what came in | `ack` | RFC 9293 3.8.6.3, 5681 4.2 |
-//! | what the peer acknowledges | `acknowledge`, `scoreboard`, `rack`, `newreno` | RFC 6675, 8985, 6582 |
+//! | what the peer acknowledges | `acknowledge`, `scoreboard`, `rack`, `newreno`, `undo` | RFC 6675, 8985, 6582, 4015 |
 //! | how much may be out | `congestion`, `cubic`, `prr` | RFC 5681, 6928, 9438, 9937 |
 //! | what goes out | `send`, `outbox` | RFC 9293 3.7.4, 3.8.6.2 |
 //! | when time matters | `timers`, `rtt`, `keepalive` | RFC 6298, 8985, 9293 3.8.4 |
@@ -29,6 +29,7 @@ use super::{
     segment::HEADER,
     seq::Seq,
     timers::Timer,
+    undo::Undo,
 };
 use crate::{
     config::Settings,
@@ -124,6 +125,7 @@ pub(crate) struct Connection {
     pub congestion: Congestion,
     pub recovery: Recovery,
     pub prr: Prr,
+    pub undo: Option<Box<Undo>>,
     /// The first retransmission of a recovery is sent whatever the window says (RFC 6675, 5, step 4.3).
     pub recovery_begins: bool,
     pub reno: NewReno,
@@ -174,6 +176,7 @@ impl Connection {
             congestion: Congestion::new(settings.congestion_control, own_mss),
             recovery: Recovery::Open,
             prr: Prr::default(),
+            undo: None,
             recovery_begins: false,
             reno: NewReno::default(),
             rack: Rack::new(initial),
@@ -339,6 +342,7 @@ impl Connection {
         self.inbox.memory()
             + self.outbox.memory()
             + self.scoreboard.memory()
+            + self.undo.as_ref().map_or(0, |_| size_of::<Undo>())
             + self.prober.as_ref().map_or(0, |_| size_of::<Prober>())
     }
 

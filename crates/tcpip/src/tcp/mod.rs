@@ -24,3 +24,4 @@ pub(crate) mod send;
 pub(crate) mod seq;
 pub(crate) mod time_wait;
 pub(crate) mod timers;
+pub(crate) mod undo;

@@ -65,6 +65,12 @@ impl Rtt {
         self.smoothed.map_or(self.initial, |smoothed| smoothed.mean + smoothed.mean / 2).max(self.minimum_rto)
     }
 
+    /// The round trip is `rtt` now, whatever it was before: the timer went off although nothing was lost (RFC 4015, 3.2,
+    /// step 8).
+    pub(crate) fn restart(&mut self, rtt: u64) {
+        self.smoothed = Some(Smoothed { mean: rtt, deviation: rtt / 2 });
+    }
+
     /// Takes a sample into the least round trip.
     pub(crate) fn sample_least(&mut self, now: Instant, rtt: u64) {
         let least = self.least.get_or_insert(Least { since: now, current: rtt, previous: rtt });

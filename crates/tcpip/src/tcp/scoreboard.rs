@@ -210,6 +210,14 @@ impl Scoreboard {
         reneged
     }
 
+    /// Nothing was lost after all: what is not SACKed is on its way, once.
+    pub(crate) fn forget_losses(&mut self) {
+        for segment in &mut self.segments {
+            segment.marks &= !(LOST | RESENT_IN_FLIGHT);
+        }
+        (self.lost, self.resent, self.waiting, self.waiting_from) = (0, 0, 0, self.segments.len());
+    }
+
     /// The first segment that waits for retransmission.
     pub(crate) fn first_waiting(&mut self) -> Option<usize> {
         if self.waiting == 0 {

@@ -91,6 +91,7 @@ impl Connection {
 
     fn retransmission(&mut self, cx: &mut Context<'_>, range: SeqRange) -> Outgoing {
         cx.counters.tcp_retransmitted_segments += 1;
+        self.stamp_for_undo(cx);
         self.data_segment(cx, range)
     }
 

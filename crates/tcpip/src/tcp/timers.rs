@@ -119,6 +119,7 @@ impl Connection {
             cx.counters.tcp_sack_reneging += 1;
         }
         if self.is_synchronized() {
+            self.remember_for_undo(true);
             self.congestion.timeout(outstanding, mss, first);
             self.recovery = Recovery::Timeout { point: self.outbox.nxt };
             self.reno.remember(self.outbox.nxt);
