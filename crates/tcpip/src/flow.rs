@@ -126,6 +126,10 @@ impl FlowTable {
     pub(crate) fn len(&self) -> usize {
         self.short.len() + self.long.len()
     }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Flow> {
+        self.0.keys()
+    }
 }
 
 /// Sockets that wait for anyone, by local address and port.

@@ -168,6 +168,13 @@ impl Neighbors {
         }
     }
 
+    /// Forgets `address`, which does not answer; the frames that waited for it.
+    pub(crate) fn fail(&mut self, address: IpAddr, counters: &mut Counters) -> VecDeque<Vec<u8>> {
+        let Some(&id) = self.by_address.get(&address) else { return VecDeque::new() };
+        counters.neighbor_failures += 1;
+        self.remove(id, counters)
+    }
+
     fn replace(&mut self, id: NeighborId, state: State, station: Station, each: &mut impl FnMut(Vec<u8>)) {
         self.wheel.remove(id);
         if let State::Incomplete { waiting, .. } = core::mem::replace(&mut self.entries[id].state, state) {

@@ -255,6 +255,40 @@ fn with_external_resolution_the_caller_is_asked() {
 }
 
 #[test]
+fn what_the_caller_says_of_a_neighbour_is_believed_for_a_time_and_its_failure_at_once() {
+    let mut own = settings(1);
+    own.resolution = Resolution::External;
+    let mut host = stack(own, 7);
+    let address = [10, 0, 0, 9].into();
+    host.answer_neighbor(NOW, address, STRANGER);
+    assert_eq!(host.neighbor_count(), 0, "nobody asked");
+    let (stream, to) = (host.connect(NOW, "10.0.0.9:80".parse().unwrap()).unwrap(), "10.0.0.9:80".parse().unwrap());
+    assert!(sent(&mut host).is_empty());
+    assert_eq!(host.poll_neighbor_request(), Some(address));
+    host.answer_neighbor(NOW, address, STRANGER);
+    assert_eq!(sent(&mut host)[0][..6], STRANGER);
+    let local = host.local_addr(stream).unwrap();
+    assert!(host.has_flow(local, to) && host.has_flow_at(local.port()) && !host.has_flow_at(local.port() ^ 1));
+    host.abort(NOW, stream).unwrap();
+    assert!(!host.has_flow(local, to) && !host.has_flow_at(local.port()));
+    // A packet half a minute later asks again, and goes meanwhile.
+    let later = Instant(NOW.0 + 31 * SECOND);
+    let second = host.connect(later, to).unwrap();
+    let mut frame = vec![0; host.frame_capacity()];
+    assert!(host.poll_transmit(later, &mut frame).is_some());
+    assert_eq!((host.poll_neighbor_request(), host.poll_neighbor_request()), (Some(address), None));
+    host.fail_neighbor(later, address);
+    assert_eq!((host.neighbor_count(), host.take_error(second)), (0, Ok(None)), "its packet was sent");
+    host.abort(later, second).unwrap();
+    // While it is awaited: who waits is told.
+    let third = host.connect(later, to).unwrap();
+    assert!(host.poll_transmit(later, &mut frame).is_none());
+    assert_eq!(host.poll_neighbor_request(), Some(address));
+    host.fail_neighbor(later, address);
+    assert_eq!(host.take_error(third), Ok(Some(SocketError::HostUnreachable)));
+}
+
+#[test]
 fn checksums_left_to_the_nic_are_marked_and_can_be_completed() {
     let mut own = settings(1);
     own.offloads.transmit_filled = true;

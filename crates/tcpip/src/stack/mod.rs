@@ -12,6 +12,7 @@ mod output;
 mod sockets;
 mod streams;
 
+use core::net::SocketAddr;
 use std::collections::VecDeque;
 
 use slotmap::SlotMap;
@@ -24,7 +25,7 @@ use crate::{
     config::Config,
     counters::Counters,
     event::{Event, Readiness, SocketId},
-    flow::{FlowTable, PortTable, Secret, Target},
+    flow::{Flow, FlowTable, PortTable, Secret, Target},
     limiter::Limiter,
     listener::Listener,
     neighbor::Neighbors,
@@ -141,6 +142,20 @@ impl Stack {
         self.flows.len()
     }
 
+    /// Whether a connection from `local` to `remote` is known, be it in TIME-WAIT.
+    #[must_use]
+    pub fn has_flow(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let (address, peer) = (local.ip(), remote.ip());
+        let flow = Flow { local: address, remote: peer, local_port: local.port(), remote_port: remote.port() };
+        self.flows.find(&flow).is_some()
+    }
+
+    /// Whether any connection with this local port is known, be it in TIME-WAIT. Looks at all of them.
+    #[must_use]
+    pub fn has_flow_at(&self, port: u16) -> bool {
+        self.flows.iter().any(|flow| flow.local_port == port)
+    }
+
     /// Sockets in the timer wheel: with a timer running, or with one that was stopped and did not come to its time yet.
     #[must_use]
     pub fn timer_count(&self) -> usize {
@@ -174,8 +189,21 @@ impl Stack {
         self.link.neighbors.forget(address, &mut self.counters);
     }
 
+    /// Answers [`Stack::poll_neighbor_request`]: `station` has `address`. Believed for 30 seconds; the first packet after
+    /// that asks again, and meanwhile goes to the old station. Nobody who was not asked for is remembered.
+    pub fn answer_neighbor(&mut self, now: Instant, address: core::net::IpAddr, station: Station) {
+        self.link.learn(now, address, station, false, &mut self.counters);
+    }
+
+    /// Tells that `address` does not answer: it is forgotten, and connections that are being made to it fail.
+    pub fn fail_neighbor(&mut self, now: Instant, address: core::net::IpAddr) {
+        for frame in self.link.neighbors.fail(address, &mut self.counters) {
+            self.notice_undeliverable(now, &frame);
+        }
+    }
+
     /// With [`crate::Resolution::External`]: the next address whose station is wanted. Asked for again every second, three
-    /// times, until [`Stack::insert_neighbor`] tells.
+    /// times, until [`Stack::answer_neighbor`] or [`Stack::insert_neighbor`] tells.
     pub fn poll_neighbor_request(&mut self) -> Option<core::net::IpAddr> {
         self.link.neighbors.next_request()
     }
