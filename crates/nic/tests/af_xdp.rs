@@ -9,30 +9,15 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use abey_nic::{Checksum, Frame, LinkState, Nic, Options, Protocol, QueuePair, Warning, XdpCopy, checksum, open};
-use common::{Side, another_namespace, in_namespace, inside, ip, parse_udp, path, receive_udp, udp, until};
+use common::{Side, has_program, in_namespace, inside, introduce, ip, parse_udp, receive_udp, udp, until};
 
 const NEAR: [u8; 6] = [2, 0, 0, 0, 8, 1];
 const FAR: [u8; 6] = [2, 0, 0, 0, 8, 2];
 
-/// `near0` (10.8.0.1, fd08::1) in the calling thread's namespace, `far0` (10.8.0.2, fd08::2) in the one returned.
+/// The veth pair, with neighbours that need not be asked for.
 fn veth(queues: u32) -> File {
-    let far = another_namespace();
-    let path = path(&far);
-    let channels = format!("numrxqueues {queues} numtxqueues {queues}");
-    ip(&format!(
-        "link add near0 address 02:00:00:00:08:01 {channels} type veth peer name far0 address 02:00:00:00:08:02 {channels} netns {path}"
-    ));
-    let configure = |device: &str, ours: u8, theirs: u8| {
-        ip("link set lo up");
-        ip(&format!("addr add 10.8.0.{ours}/24 dev {device}"));
-        ip(&format!("addr add fd08::{ours}/64 dev {device} nodad"));
-        ip(&format!("link set {device} up"));
-        for address in [format!("10.8.0.{theirs}"), format!("fd08::{theirs}")] {
-            ip(&format!("neigh add {address} lladdr 02:00:00:00:08:0{theirs} dev {device} nud permanent"));
-        }
-    };
-    configure("near0", 1, 2);
-    inside(&far, || configure("far0", 2, 1));
+    let far = common::veth(queues);
+    introduce(&far);
     far
 }
 
@@ -282,11 +267,6 @@ fn a_generic_program_does_the_same() {
         let message = open("af_xdp:near0", &options).expect_err("both").to_string();
         assert!(message.contains("zero copy from a generic XDP program"), "{message}");
     });
-}
-
-fn has_program() -> bool {
-    let output = Command::new("ip").args(["-details", "link", "show", "near0"]).output().expect("ip");
-    String::from_utf8_lossy(&output.stdout).contains("xdp")
 }
 
 const CHILD: &str = "ABEY_NIC_XDP_CHILD";

@@ -47,7 +47,7 @@ struct Program {
     /// Keeps the sockets in the map.
     _sockets: XskMap<MapData>,
     /// Detaches when dropped, and when the process ends.
-    _link: FdLink,
+    link: Mutex<Option<FdLink>>,
     _loaded: Ebpf,
 }
 
@@ -76,6 +76,11 @@ impl Ports {
             Err(MapError::SyscallError(error)) if error.io_error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         })
+    }
+
+    /// Detaches the program now, whatever handles there still are: every frame goes to the kernel from here on.
+    pub fn detach(&self) {
+        self.program.link.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     fn change(
@@ -113,7 +118,8 @@ impl Ports {
             set.map_err(map_error).map_err(system("give its sockets to"))?;
         }
         let link = attach(&mut loaded, device, index, generic)?;
-        let program = Program { ports: Mutex::new(ports), _sockets: queues, _link: link, _loaded: loaded };
+        let program =
+            Program { ports: Mutex::new(ports), _sockets: queues, link: Mutex::new(Some(link)), _loaded: loaded };
         Ok(Self { device: device.to_owned(), program: Arc::new(program) })
     }
 }
@@ -191,7 +197,10 @@ mod tests {
             let second = Ports::attach("af_xdp:v0", index, false, &[]).expect_err("one program at a time").to_string();
             assert!(second.contains("another XDP program is attached to it"), "{second}");
             first.register(Protocol::Tcp, 80).expect("the first still works");
+            let handle = first.clone();
             drop(first);
+            Ports::attach("af_xdp:v0", index, false, &[]).expect_err("a handle keeps it");
+            handle.detach();
             Ports::attach("af_xdp:v0", index, false, &[]).expect("and makes room when it goes");
         };
         std::thread::spawn(test).join().expect("the test");

@@ -1,75 +1,13 @@
 //! What the tests with real devices share: namespaces of their own, and UDP over IPv4 by hand.
 #![allow(dead_code, reason = "each test program uses its part")]
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::process::Command;
-use std::time::{Duration, Instant};
+mod namespace;
+
+use std::time::Instant;
 
 use abey_nic::{Frame, QueuePair};
-use nix::sched::{CloneFlags, setns, unshare};
 
-/// Long enough for a machine under load, short enough for a person.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Runs a test in a fresh network namespace, or says why not.
-pub(crate) fn in_namespace(test: impl FnOnce() + Send) {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: needs root to make a network namespace");
-        return;
-    }
-    if Command::new("ip").arg("-V").output().is_err() {
-        eprintln!("skipped: needs the `ip` program (iproute2)");
-        return;
-    }
-    on_a_thread(|| {
-        unshare(CloneFlags::CLONE_NEWNET).expect("a namespace");
-        test();
-    });
-}
-
-/// A further namespace, which lives as long as the file.
-pub(crate) fn another_namespace() -> File {
-    on_a_thread(|| {
-        unshare(CloneFlags::CLONE_NEWNET).expect("a namespace");
-        File::open("/proc/thread-self/ns/net").expect("the namespace")
-    })
-}
-
-/// Runs `work` inside another namespace.
-pub(crate) fn inside<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> T {
-    on_a_thread(|| {
-        setns(namespace, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
-        work()
-    })
-}
-
-fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| match scope.spawn(work).join() {
-        Ok(result) => result,
-        Err(panic) => std::panic::resume_unwind(panic),
-    })
-}
-
-/// Where a namespace can be found, for `ip link set ... netns`.
-pub(crate) fn path(namespace: &File) -> String {
-    format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd())
-}
-
-/// Runs `ip` with these words in the namespace of the calling thread.
-pub(crate) fn ip(words: &str) {
-    let output = Command::new("ip").args(words.split_whitespace()).output().expect("run ip");
-    assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Waits for something.
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
+pub(crate) use namespace::*;
 
 /// One side of a UDP conversation.
 #[derive(Clone, Copy)]
