@@ -28,11 +28,29 @@ pub enum BuildError {
     /// A NIC without queues.
     #[error("the NIC {0} has no queue pairs left: they were taken by somebody else")]
     NoQueues(String),
-    /// A NIC that is shared with the kernel.
-    #[error(
-        "{0} is shared with the kernel, with which this runtime cannot yet agree on ports and neighbours: use tap:DEV or memory:NAME"
-    )]
-    SharedWithKernel(String),
+    /// The kernel does not say what it knows of an interface.
+    #[error("cannot ask the kernel (by netlink) about {device}: {source}")]
+    AskKernel {
+        /// The interface.
+        device: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// An interface without an address.
+    #[error("{device} has no IP address that is ready: give it one first (ip addr add ADDRESS/PREFIX dev {device})")]
+    NoAddress {
+        /// The interface.
+        device: String,
+    },
+    /// An interface that is down.
+    #[error("{device} is down: bring it up first (ip link set {device} up)")]
+    Down {
+        /// The interface.
+        device: String,
+    },
+    /// No descriptor to sleep on.
+    #[error(transparent)]
+    Sleep(#[from] SystemError),
     /// Recorders, CPUs and queues must match.
     #[error("there are {given} {what} for {queues} queue pairs: give one for each, or none")]
     Count {
@@ -108,6 +126,37 @@ pub enum OpenError {
         "cannot tell on which queue the answers from {0} would arrive: this NIC does not say how it steers frames; use it with one queue pair to connect"
     )]
     NoSteering(std::net::SocketAddr),
+    /// A port that is another program's.
+    #[error(
+        "{} port {port} is in use by another program on this machine: stop it (`ss -anp` shows it) or choose another port", name(*.protocol)
+    )]
+    PortInUse {
+        /// The protocol.
+        protocol: abey_nic::Protocol,
+        /// The port.
+        port: u16,
+    },
+    /// The kernel has no port left.
+    #[error("the kernel has no free port on {device} for another connection (net.ipv4.ip_local_port_range)")]
+    NoKernelPort {
+        /// The interface.
+        device: String,
+    },
+    /// A port could not be reserved.
+    #[error("cannot reserve {} port {port} on {device}: {source}", name(*.protocol))]
+    Reserve {
+        /// The protocol.
+        protocol: abey_nic::Protocol,
+        /// The port; 0: any.
+        port: u16,
+        /// The interface.
+        device: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A port could not be redirected.
+    #[error(transparent)]
+    Redirect(#[from] abey_nic::PortsError),
     /// The connection failed.
     #[error(transparent)]
     Network(#[from] SocketError),
@@ -179,7 +228,10 @@ impl From<Error> for io::Error {
             Error::Socket(IoError::Network(SocketError::Refused)) => io::ErrorKind::ConnectionRefused,
             Error::Socket(IoError::Network(SocketError::Reset)) => io::ErrorKind::ConnectionReset,
             Error::Socket(IoError::Network(SocketError::TimedOut)) | Error::TimedOut => io::ErrorKind::TimedOut,
-            Error::Socket(IoError::NoRoute(_)) => io::ErrorKind::HostUnreachable,
+            Error::Socket(IoError::NoRoute(_) | IoError::Network(SocketError::HostUnreachable)) => {
+                io::ErrorKind::HostUnreachable
+            }
+            Error::Socket(IoError::Network(SocketError::NetworkUnreachable)) => io::ErrorKind::NetworkUnreachable,
             _ => io::ErrorKind::Other,
         };
         Self::new(kind, error)
@@ -219,4 +271,12 @@ pub enum EpollError {
 /// Words for the ID of an instance in messages and accessors.
 pub(crate) fn number(id: NapiId) -> u32 {
     id.get()
+}
+
+/// The name of a protocol.
+fn name(protocol: abey_nic::Protocol) -> &'static str {
+    match protocol {
+        abey_nic::Protocol::Tcp => "TCP",
+        abey_nic::Protocol::Udp => "UDP",
+    }
 }

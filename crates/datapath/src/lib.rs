@@ -92,6 +92,7 @@ mod counters;
 mod cover;
 mod epoll;
 mod error;
+mod kernel;
 mod lateness;
 mod local;
 mod lock;

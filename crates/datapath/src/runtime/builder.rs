@@ -1,40 +1,36 @@
 //! Builds a runtime: everything is checked before anything is opened.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, mpsc};
 
-use abey_delivery::{Mode, ModeSettings, NapiConfig, NapiIndex, QueueKey, SoftirqLimits, Store};
-use abey_nic::QueuePair;
+use abey_delivery::{Mode, ModeSettings, NapiConfig, SoftirqLimits};
 use abey_nic::rss::Rss;
-use abey_tcpip::{Config, Offloads, Settings, Stack};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use abey_nic::{NicName, QueuePair};
+use abey_tcpip::{Config, Resolution, Settings};
+use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::{NEVER, Runtime, Shared};
-use crate::clock::Clock;
+use super::Runtime;
+use super::assemble::{Device, system};
 use crate::error::BuildError;
-use crate::pool::Pool;
+use crate::kernel::{Interface, Kernel};
 use crate::record::Recorder;
-use crate::service;
-use crate::shard::{Line, Parts, Shard};
-use crate::sleeper::Sleeper;
-use crate::threads::Work;
 
 /// Most workers of the pool.
 const MAX_WORKERS: usize = 64;
 
+/// Wraps a queue pair.
+type Decorator = Box<dyn FnMut(usize, Box<dyn QueuePair>) -> Box<dyn QueuePair>>;
+
 /// How a runtime is to be.
 pub struct Builder {
     nic: NicSource,
-    stack: Settings,
-    settings: ModeSettings,
-    napi: NapiConfig,
-    softirq: SoftirqLimits,
-    cpus: Vec<usize>,
-    workers: usize,
-    recorders: Vec<Recorder>,
+    decorate: Option<Decorator>,
+    pub(super) stack: Settings,
+    pub(super) settings: ModeSettings,
+    pub(super) napi: NapiConfig,
+    pub(super) softirq: SoftirqLimits,
+    pub(super) cpus: Vec<usize>,
+    pub(super) workers: usize,
+    pub(super) recorders: Vec<Recorder>,
 }
 
 enum NicSource {
@@ -43,18 +39,11 @@ enum NicSource {
     Given(Device),
 }
 
-/// A NIC, opened.
-struct Device {
-    name: String,
-    station: [u8; 6],
-    queues: Vec<Box<dyn QueuePair>>,
-    rss: Option<Rss>,
-}
-
 impl Default for Builder {
     fn default() -> Self {
         Self {
             nic: NicSource::None,
+            decorate: None,
             stack: Settings::default(),
             settings: ModeSettings::default(),
             napi: NapiConfig::default(),
@@ -77,7 +66,10 @@ impl std::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// The NIC of this name (`memory:NAME`, `tap:DEV`).
+    /// The NIC of this name: `memory:NAME`, `tap:DEV` or `af_xdp:DEV`.
+    ///
+    /// With AF_XDP the kernel stays in charge of the interface: addresses and gateways are the kernel's, unless they are
+    /// given, and are looked up once; a port is ours only while a socket here uses it.
     #[must_use]
     pub fn nic(mut self, name: &str, options: abey_nic::Options) -> Self {
         self.nic = NicSource::Named { name: name.to_owned(), options };
@@ -88,7 +80,14 @@ impl Builder {
     /// how frames are steered to the queues, where that is known.
     #[must_use]
     pub fn queues(mut self, name: &str, station: [u8; 6], queues: Vec<Box<dyn QueuePair>>, rss: Option<Rss>) -> Self {
-        self.nic = NicSource::Given(Device { name: name.to_owned(), station, queues, rss });
+        self.nic = NicSource::Given(Device { name: name.to_owned(), station, queues, rss, shared: None });
+        self
+    }
+
+    /// Wraps every queue pair of the NIC, given its number: a [recording](abey_nic::Pcap), a [bad wire](abey_nic::Impaired).
+    #[must_use]
+    pub fn decorate(mut self, wrap: impl FnMut(usize, Box<dyn QueuePair>) -> Box<dyn QueuePair> + 'static) -> Self {
+        self.decorate = Some(Box::new(wrap));
         self
     }
 
@@ -173,17 +172,12 @@ impl Builder {
     /// # Errors
     /// What cannot be; everything that can be checked is, before the NIC is opened.
     pub fn build(mut self) -> Result<Runtime, BuildError> {
+        let interface = self.ask_the_kernel()?;
         self.check()?;
-        let device = match std::mem::replace(&mut self.nic, NicSource::None) {
+        let mut device = match std::mem::replace(&mut self.nic, NicSource::None) {
             NicSource::None => return Err(BuildError::NoNic),
             NicSource::Given(device) => device,
-            NicSource::Named { name, options } => {
-                let mut nic = abey_nic::open(&name, &options)?;
-                if nic.ports().is_some() {
-                    return Err(BuildError::SharedWithKernel(name));
-                }
-                Device { name, station: nic.hardware_address(), queues: nic.take_queues(), rss: nic.rss().cloned() }
-            }
+            NicSource::Named { name, options } => open(name, &options, interface)?,
         };
         let queues = device.queues.len();
         if queues == 0 {
@@ -194,7 +188,35 @@ impl Builder {
                 return Err(BuildError::Count { what, given, queues });
             }
         }
+        if let Some(wrap) = &mut self.decorate {
+            device.queues = device.queues.into_iter().enumerate().map(|(at, queue)| wrap(at, queue)).collect();
+        }
         self.assemble(device)
+    }
+
+    /// Under AF_XDP: the interface, whose addresses and gateways are ours unless others were given.
+    fn ask_the_kernel(&mut self) -> Result<Option<Interface>, BuildError> {
+        let NicSource::Named { name, .. } = &self.nic else { return Ok(None) };
+        let Ok(NicName::AfXdp(device)) = name.parse() else { return Ok(None) };
+        self.stack.resolution = Resolution::External;
+        let interface = Interface::look_up(&device)?.filter(|interface| interface.is_up);
+        let Some(interface) = interface else {
+            // Opening it says what is the matter; the rest is checked before as far as it can be.
+            if self.stack.addresses.is_empty() {
+                self.stack.addresses.push(([192, 0, 2, 1].into(), 32));
+            }
+            return Ok(None);
+        };
+        let stack = &mut self.stack;
+        if stack.addresses.is_empty() {
+            stack.addresses.clone_from(&interface.addresses);
+            stack.gateway_v4 = stack.gateway_v4.or(interface.gateway_v4);
+            stack.gateway_v6 = stack.gateway_v6.or(interface.gateway_v6);
+        }
+        if stack.addresses.is_empty() {
+            return Err(BuildError::NoAddress { device });
+        }
+        Ok(Some(interface))
     }
 
     fn check(&self) -> Result<(), BuildError> {
@@ -214,142 +236,18 @@ impl Builder {
         Config::new(Settings { station, ..self.stack.clone() })?;
         Ok(())
     }
-
-    fn assemble(self, device: Device) -> Result<Runtime, BuildError> {
-        let clock = Clock::new();
-        let pool = Arc::new(Pool::new());
-        let mut store = Store::new();
-        let count = device.queues.len();
-        let mut recorders = self.recorders.into_iter();
-        let (mut shards, mut sleepers) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        for (at, nic) in device.queues.into_iter().enumerate() {
-            let index = NapiIndex(at as u32);
-            let (id, _) = store.attach(QueueKey { device: 0, queue: at as u32 }, index).expect("a fresh store");
-            store.handle_thread_created(id);
-            let capabilities = nic.capabilities();
-            let offloads = Offloads {
-                receive_verified: capabilities.checksum_offload,
-                transmit_filled: capabilities.checksum_offload,
-            };
-            let mtu = capabilities.mtu.min(abey_tcpip::MAXIMUM_MTU);
-            let config = Config::new(Settings { station: device.station, mtu, offloads, ..self.stack.clone() })?;
-            let service = Arc::new(Sleeper::new().map_err(system("create an eventfd"))?);
-            let descriptor = nic.as_fd().try_clone_to_owned().map_err(system("duplicate the NIC's descriptor"))?;
-            let line = Line::new(descriptor, &service).map_err(system("create the service thread's epoll"))?;
-            sleepers.push(service.clone());
-            shards.push(Shard::new(Parts {
-                id,
-                index,
-                nic,
-                line,
-                service,
-                stack: Stack::new(config, RandomState::new().build_hasher().finish()),
-                config: self.napi,
-                settings: self.settings.napi,
-                softirq: self.softirq,
-                recorder: recorders.next(),
-                pool: pool.clone(),
-                clock,
-                shards: count,
-            }));
-        }
-        let ids: Vec<_> = shards.iter().map(|shard| shard.id).collect();
-        let change = store.prepare(ids, |settings| *settings = self.settings.napi).expect("the settings were checked");
-        store.commit(change, &[]).expect("the threads are there");
-        pool.set_shards(shards.iter().map(Arc::downgrade).collect());
-        for shard in &shards {
-            let others = shards.iter().filter(|other| !Arc::ptr_eq(other, shard));
-            shard.set_siblings(others.map(Arc::downgrade).collect());
-        }
-        let shared = Arc::new(Shared {
-            clock,
-            shards: shards.into(),
-            device: device.name.clone(),
-            threads: Arc::default(),
-            addresses: self.stack.addresses,
-            rss: device.rss,
-            store: Mutex::new(store),
-            busy_poll: Mutex::new(None),
-            epolls: Mutex::new(Vec::new()),
-            max_wait: AtomicU64::new(NEVER),
-            socket_busy_poll: AtomicU64::new(NEVER),
-            next: AtomicUsize::new(0),
-            over: AtomicBool::new(false),
-        });
-        shared.set_waits(&self.settings);
-        // From here on dropping the runtime ends what was started.
-        let mut runtime = Runtime { shared, stop: Arc::new(AtomicBool::new(false)), pool, threads: Vec::new() };
-        runtime.start(&device.name, &self.cpus, sleepers, self.workers)?;
-        for shard in runtime.shared.shards.iter() {
-            shard.enable();
-        }
-        Ok(runtime)
-    }
 }
 
-impl Runtime {
-    fn start(
-        &mut self,
-        device: &str,
-        cpus: &[usize],
-        sleepers: Vec<Arc<Sleeper>>,
-        workers: usize,
-    ) -> Result<(), BuildError> {
-        let mut cpus = cpus.iter().copied();
-        for (shard, sleeper) in self.shared.shards.iter().zip(sleepers) {
-            let name = thread_name(device, shard.id.get());
-            let (shard, stop, cpu) = (shard.clone(), self.stop.clone(), cpus.next());
-            let threads = self.shared.threads.clone();
-            let (tell, told) = mpsc::channel();
-            let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
-                let pinned = cpu.is_none_or(|cpu| {
-                    let mut set = CpuSet::new();
-                    set.set(cpu);
-                    sched_setaffinity(None, &set).is_ok()
-                });
-                threads.enter(Work::Service(shard.id));
-                if tell.send(pinned).is_ok() && pinned {
-                    service::run(&shard, &sleeper, &stop);
-                }
-            });
-            self.threads.push(thread.map_err(system("start a service thread"))?);
-            if told.recv() != Ok(true) {
-                return Err(BuildError::Pin { cpu: cpu.unwrap_or(0), thread: name });
-            }
+/// Opens a NIC by name, and makes arrangements with the kernel if it is shared with it.
+fn open(name: String, options: &abey_nic::Options, interface: Option<Interface>) -> Result<Device, BuildError> {
+    let mut nic = abey_nic::open(&name, options)?;
+    let shared = match (nic.ports(), nic.name()) {
+        (Some(ports), NicName::AfXdp(device)) => {
+            let interface = interface.ok_or_else(|| BuildError::Down { device: device.clone() })?;
+            let steers = nic.rss().is_some() || nic.queues() == 1;
+            Some((interface.index, Kernel::new(device, ports.clone(), steers)?))
         }
-        for worker in 0..workers {
-            let (pool, threads) = (self.pool.clone(), self.shared.threads.clone());
-            let thread = std::thread::Builder::new().name(format!("napi-work/{worker}")).spawn(move || {
-                threads.enter(Work::Worker);
-                pool.work();
-            });
-            self.threads.push(thread.map_err(system("start a worker"))?);
-        }
-        Ok(())
-    }
-}
-
-/// As the kernel's, `napi/<device>-<id>`, within the 15 bytes that a name may have.
-fn thread_name(device: &str, id: u32) -> String {
-    let id = id.to_string();
-    let room = 15 - "napi/-".len() - id.len().min(9);
-    let device: String =
-        device.rsplit(':').next().unwrap_or(device).chars().filter(char::is_ascii_graphic).take(room).collect();
-    format!("napi/{device}-{id}")
-}
-
-fn system<E: Into<std::io::Error>>(action: &'static str) -> impl FnOnce(E) -> BuildError {
-    move |error: E| BuildError::System { action, source: error.into() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::thread_name;
-
-    #[test]
-    fn thread_names_fit() {
-        assert_eq!(thread_name("af_xdp:eth0", 3), "napi/eth0-3");
-        assert_eq!(thread_name("memory:a-very-long-name", 12), "napi/a-very--12");
-        assert!(thread_name("memory:a-very-long-name", 12).len() <= 15);
-    }
+        _ => None,
+    };
+    Ok(Device { station: nic.hardware_address(), queues: nic.take_queues(), rss: nic.rss().cloned(), name, shared })
 }

@@ -1,5 +1,6 @@
 //! The runtime: the shards of one NIC, their threads, and the settings they live by.
 
+mod assemble;
 mod builder;
 mod steering;
 
@@ -10,6 +11,7 @@ use std::thread::JoinHandle;
 
 use abey_delivery::{EpollBusyPoll, Mode, ModeSettings, Nanos, NapiId, NapiSettings, SocketBusyPoll, Store};
 use abey_nic::rss::Rss;
+use abey_nic::{Protocol, Warning};
 use abey_tcpip::SocketId;
 
 pub use builder::Builder;
@@ -19,13 +21,15 @@ use crate::control::{self, ControlError, Waits};
 use crate::counters::Counters;
 use crate::epoll::{Epoll, Queue};
 use crate::error::{OpenError, SetError, number};
+use crate::kernel::{Kernel, Lease};
 use crate::pool::Pool;
 use crate::shard::{Core, Shard};
 use crate::threads::Threads;
 
 /// The user-space datapath of one NIC.
 ///
-/// Dropping it resets its connections and ends its threads; sockets and epolls that are left say so.
+/// Dropping it resets its connections and ends its threads; sockets and epolls that are left say so. A device that is
+/// shared with the kernel is the kernel's alone again, but its queues are free only when the last socket is dropped too.
 #[derive(Debug)]
 pub struct Runtime {
     shared: Arc<Shared>,
@@ -47,6 +51,10 @@ pub(crate) struct Shared {
     pub(crate) threads: Arc<Threads>,
     addresses: Vec<(std::net::IpAddr, u8)>,
     rss: Option<Rss>,
+    /// Where the device is shared with the kernel.
+    pub(crate) kernel: Option<Arc<Kernel>>,
+    /// Those that were told.
+    warnings: Mutex<Vec<Warning>>,
     store: Mutex<Store>,
     /// For epolls to come.
     busy_poll: Mutex<Option<EpollBusyPoll>>,
@@ -67,6 +75,8 @@ pub struct Census {
     pub time_waits: usize,
     /// Sockets that an application holds.
     pub held: usize,
+    /// Ports that are reserved in the kernel, those included whose last connections still finish.
+    pub kernel_ports: usize,
 }
 
 impl Runtime {
@@ -152,9 +162,31 @@ impl Runtime {
         sum
     }
 
+    /// What the NIC's queue pairs did so far, together: frames, drops, checksums that were left partial.
+    pub fn nic_counters(&self) -> abey_nic::Counters {
+        let mut sum = abey_nic::Counters::default();
+        for shard in self.shared.shards.iter() {
+            sum += shard.with(|core| core.nic_counters());
+        }
+        sum
+    }
+
+    /// What the operator should put right about the other end of the wire, and was not told by an earlier call.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let mut told = self.shared.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = told.len();
+        for warning in self.shared.shards.iter().filter_map(|shard| shard.with(|core| core.nic_warning())) {
+            if !told.contains(&warning) {
+                told.push(warning);
+            }
+        }
+        told[before..].to_vec()
+    }
+
     /// What the shards hold now, together.
     pub fn census(&self) -> Census {
-        let mut census = Census::default();
+        let kernel_ports = self.shared.kernel.as_ref().map_or(0, |kernel| kernel.reserved_ports());
+        let mut census = Census { kernel_ports, ..Census::default() };
         for shard in self.shared.shards.iter() {
             let one = shard.with(|core| core.census());
             census.sockets += one.sockets;
@@ -255,6 +287,13 @@ impl Shared {
         &self.shards[self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len()]
     }
 
+    /// Reserves a port where it is shared with the kernel; port 0: one that the kernel chooses.
+    pub(crate) fn reserve(&self, protocol: Protocol, port: u16) -> Result<Option<Lease>, OpenError> {
+        let Some(kernel) = &self.kernel else { return Ok(None) };
+        let lease = if port == 0 { kernel.reserve_any(protocol, |_| true) } else { kernel.reserve(protocol, port) };
+        lease.map(Some)
+    }
+
     /// Opens a socket in a shard.
     pub(crate) fn open<R>(
         &self,
@@ -307,6 +346,9 @@ impl Drop for Runtime {
         self.shared.over.store(true, Ordering::Release);
         for shard in self.shared.shards.iter() {
             shard.shut_down();
+        }
+        if let Some(kernel) = &self.shared.kernel {
+            kernel.shut_down();
         }
         self.stop.store(true, Ordering::Release);
         self.pool.stop();

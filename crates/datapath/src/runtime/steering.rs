@@ -21,7 +21,8 @@ impl Shared {
         shard: usize,
     ) -> Result<impl Fn(u16) -> bool + use<'_>, OpenError> {
         let several = self.shards.len() > 1;
-        if several && self.rss.is_none() {
+        let handed_over = self.kernel.as_ref().is_some_and(|kernel| kernel.handover.is_some());
+        if several && self.rss.is_none() && !handed_over {
             return Err(OpenError::NoSteering(remote));
         }
         Ok(move |port: u16| match (&self.rss, local) {

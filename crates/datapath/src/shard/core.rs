@@ -4,6 +4,7 @@
 //! thread woken, a line armed) is noted, and done by [`super::Shard`] when the lock is let go.
 
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use abey_delivery::{Nanos, NapiIndex, NapiThread, PollContext, Softirq};
@@ -16,6 +17,7 @@ use super::watch::Watches;
 use crate::clock::{Clock, stack_time};
 use crate::counters::Counters;
 use crate::cover::Cover;
+use crate::kernel::Kernel;
 use crate::record::Recorded;
 
 /// Frames of a receive burst: what one call to the NIC may bring.
@@ -40,14 +42,21 @@ pub(super) enum PollBy {
     Busy,
 }
 
+/// A frame for another shard, or for all others.
+#[derive(Clone, Debug)]
+pub(super) struct Mail {
+    pub(super) to: Option<NapiIndex>,
+    pub(super) frame: Vec<u8>,
+}
+
 /// What is to be done when the lock is let go.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     pub(super) wake_service: bool,
     pub(super) hand_to_pool: bool,
     pub(super) softirq: bool,
-    /// Frames that the other shards must see too.
-    pub(super) mail: Vec<Vec<u8>>,
+    /// Frames that the other shards must see.
+    pub(super) mail: Vec<Mail>,
 }
 
 pub(crate) struct Core {
@@ -72,6 +81,8 @@ pub(crate) struct Core {
     /// The NIC was asked to tell when the ring has room.
     pub(super) asked_for_room: bool,
     pub(super) has_siblings: bool,
+    /// Where the device is shared with the kernel.
+    pub(super) kernel: Option<Arc<Kernel>>,
     pub(super) watches: SecondaryMap<SocketId, Watches>,
     /// Sockets with [`Watches::wants_room`].
     pub(super) room: Vec<SocketId>,
@@ -114,6 +125,7 @@ impl Core {
             transmit: Transmit::new(mtu),
             asked_for_room: false,
             has_siblings,
+            kernel: None,
             watches: SecondaryMap::new(),
             room: Vec::new(),
             nic_used: false,
@@ -172,9 +184,18 @@ impl Core {
                     let frames = &self.receive[..count];
                     if self.has_siblings {
                         let shared = frames.iter().filter(|frame| concerns_all_shards(frame));
-                        self.notes.mail.extend(shared.map(|frame| frame.to_vec()));
+                        self.notes.mail.extend(shared.map(|frame| Mail { to: None, frame: frame.to_vec() }));
                     }
-                    if count > 0 {
+                    let handover = self.kernel.as_ref().and_then(|kernel| kernel.handover.as_ref());
+                    if let Some(handover) = handover {
+                        let (index, mail) = (self.index, &mut self.notes.mail);
+                        let ours = frames.iter().filter(|frame| {
+                            let to = handover.elsewhere(frame, index);
+                            mail.extend(to.map(|_| Mail { to, frame: frame.to_vec() }));
+                            to.is_none()
+                        });
+                        self.stack.handle_frames(stack_time(now), ours.map(|frame| &**frame));
+                    } else if count > 0 {
                         self.stack.handle_frames(stack_time(now), frames.iter().map(|frame| &**frame));
                     }
                     work += count as u16;
@@ -241,6 +262,22 @@ impl Core {
         self.failed = Some(error.to_string().into());
         self.transmit.clear();
         self.wake_everybody();
+    }
+
+    /// Whom the stack wants to know that the kernel must ask for; nobody where the stack asks itself.
+    pub(super) fn wanted_neighbors(&mut self) -> Vec<IpAddr> {
+        if self.kernel.is_none() {
+            return Vec::new();
+        }
+        std::iter::from_fn(|| self.stack.poll_neighbor_request()).collect()
+    }
+
+    pub(crate) fn nic_counters(&self) -> abey_nic::Counters {
+        self.nic.counters()
+    }
+
+    pub(crate) fn nic_warning(&self) -> Option<abey_nic::Warning> {
+        self.nic.warning()
     }
 
     /// Whether interrupts may come.

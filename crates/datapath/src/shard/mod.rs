@@ -26,8 +26,10 @@ pub(crate) use self::line::{Causes, Line};
 pub(crate) use self::view::ShardView;
 pub(crate) use self::watch::Watch;
 
+use self::core::Mail;
 use crate::clock::Clock;
 use crate::cover::Orders;
+use crate::kernel::Kernel;
 use crate::lock::{Held, Marks, PendingLock};
 use crate::pool::Pool;
 use crate::record::{Recorded, Recorder};
@@ -52,6 +54,7 @@ pub(crate) struct Parts {
     pub(crate) pool: Arc<Pool>,
     pub(crate) clock: Clock,
     pub(crate) shards: usize,
+    pub(crate) kernel: Option<Arc<Kernel>>,
 }
 
 pub(crate) struct Shard {
@@ -67,6 +70,8 @@ pub(crate) struct Shard {
     /// Frames from other shards.
     mail: Mutex<Vec<Vec<u8>>>,
     siblings: OnceLock<Vec<Weak<Shard>>>,
+    /// Where the device is shared with the kernel.
+    kernel: Option<Arc<Kernel>>,
 }
 
 impl std::fmt::Debug for Shard {
@@ -79,7 +84,8 @@ impl Shard {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
         let napi = Recorded::new(Napi::new(parts.config, parts.settings), parts.recorder);
         let softirq = Softirq::new(parts.softirq);
-        let core = Core::new(parts.index, parts.clock, parts.nic, napi, parts.stack, softirq, parts.shards > 1);
+        let mut core = Core::new(parts.index, parts.clock, parts.nic, napi, parts.stack, softirq, parts.shards > 1);
+        core.kernel.clone_from(&parts.kernel);
         Arc::new(Self {
             id: parts.id,
             index: parts.index,
@@ -91,6 +97,7 @@ impl Shard {
             owed: AtomicU64::new(0),
             mail: Mutex::new(Vec::new()),
             siblings: OnceLock::new(),
+            kernel: parts.kernel,
         })
     }
 
@@ -126,7 +133,7 @@ impl Shard {
 
     /// The one way out of the lock. Whether the service thread has polls to do.
     fn let_go(&self, mut held: Held<'_, Core>) -> bool {
-        let mut mail = Vec::new();
+        let (mut mail, mut wanted) = (Vec::new(), Vec::new());
         let mut work;
         loop {
             let marks = held.take_marks();
@@ -134,6 +141,7 @@ impl Shard {
             held.work_off();
             self.settle(&mut held);
             mail.append(&mut held.notes.mail);
+            wanted.append(&mut held.wanted_neighbors());
             held.bill_nic();
             if self.owed.load(Ordering::Relaxed) > 0 {
                 held.counters.service_calls += self.owed.swap(0, Ordering::Relaxed);
@@ -152,6 +160,9 @@ impl Shard {
         }
         if !mail.is_empty() {
             self.send_mail(&mail);
+        }
+        if let Some(kernel) = self.kernel.as_ref().filter(|_| !wanted.is_empty()) {
+            kernel.ask(&wanted);
         }
         work
     }
@@ -200,9 +211,11 @@ impl Shard {
         }
     }
 
-    fn send_mail(&self, mail: &[Vec<u8>]) {
+    fn send_mail(&self, mail: &[Mail]) {
         for sibling in self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade) {
-            sibling.mail.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(mail);
+            let its = mail.iter().filter(|mail| mail.to.is_none_or(|to| to == sibling.index));
+            let mut its = its.map(|mail| mail.frame.clone()).collect();
+            sibling.mail.lock().unwrap_or_else(PoisonError::into_inner).append(&mut its);
             sibling.with_or_mark(By::Application, MAIL);
         }
     }

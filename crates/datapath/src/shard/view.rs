@@ -52,6 +52,7 @@ impl super::Core {
             sockets: self.stack.socket_count(),
             time_waits: self.stack.time_wait_count(),
             held: self.sockets().len(),
+            kernel_ports: 0,
         }
     }
 }

@@ -1,12 +1,16 @@
 //! Listening TCP sockets.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
+use abey_nic::Protocol;
 use abey_tcpip::Readiness;
 
 use super::{Handle, Parts, Source, TcpStream, sealed};
 use crate::error::{Error, OpenError};
+use crate::kernel::Users;
 use crate::runtime::Runtime;
 use crate::wait::Part;
 
@@ -21,7 +25,8 @@ impl TcpListener {
     /// Listens in every shard: connections are accepted wherever their packets arrive.
     ///
     /// # Errors
-    /// An address that is taken or not the runtime's.
+    /// An address that is taken or not the runtime's; a port that another program has, where the device is shared with
+    /// the kernel.
     pub fn bind(runtime: &Runtime, at: SocketAddr) -> Result<Self, OpenError> {
         Self::open(runtime, at, 0..runtime.shards())
     }
@@ -38,6 +43,7 @@ impl TcpListener {
 
     fn open(runtime: &Runtime, at: SocketAddr, shards: std::ops::Range<usize>) -> Result<Self, OpenError> {
         let runtime = runtime.shared();
+        let lease = runtime.reserve(Protocol::Tcp, at.port())?;
         // The parts that exist are closed again if one of them cannot be opened.
         let mut handle = Handle::new(runtime, Vec::new());
         for shard in &runtime.shards[shards] {
@@ -45,7 +51,14 @@ impl TcpListener {
             handle.parts.push(Part { shard: shard.clone(), socket });
         }
         let parts = std::mem::take(&mut handle.parts);
-        Ok(Self(Handle::new(runtime, parts)))
+        let mut handle = Handle::new(runtime, parts);
+        handle.lease = lease.map(|mut lease| {
+            // Accepted connections outlive their listener.
+            let shards = runtime.shards.iter().map(Arc::downgrade).collect();
+            lease.set_users(Users::Port { shards, port: at.port() });
+            lease
+        });
+        Ok(Self(handle))
     }
 
     /// Takes the next connection, which inherits whether calls block, and its peer's address.
@@ -69,6 +82,12 @@ impl TcpListener {
     /// If the runtime is gone.
     pub fn local_addr(&self) -> Result<SocketAddr, Error> {
         self.0.now(|core, socket| core.stack.local_addr(socket))
+    }
+
+    /// The kernel socket that holds the port, bound and not listening, where the device is shared with the kernel
+    /// (AF_XDP).
+    pub fn kernel_socket(&self) -> Option<Arc<OwnedFd>> {
+        self.0.lease.as_ref()?.kernel_socket()
     }
 
     /// Whether [`Self::accept`] waits.

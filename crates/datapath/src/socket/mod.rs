@@ -18,6 +18,7 @@ pub use stream::TcpStream;
 pub use udp::UdpSocket;
 
 use crate::error::{Error, OpenError};
+use crate::kernel::Lease;
 use crate::runtime::Shared;
 use crate::shard::{Core, Shard, Watch};
 use crate::wait::{Part, wait_for};
@@ -55,6 +56,8 @@ const NEVER: u64 = u64::MAX;
 pub(crate) struct Handle {
     pub(crate) runtime: Arc<Shared>,
     pub(crate) parts: Vec<Part>,
+    /// Its port, where that is shared with the kernel. Given back after the parts are closed.
+    pub(crate) lease: Option<Lease>,
     nonblocking: AtomicBool,
     timeout: AtomicU64,
 }
@@ -67,7 +70,13 @@ impl Handle {
                 core.watches(part.socket);
             });
         }
-        Self { runtime: runtime.clone(), parts, nonblocking: AtomicBool::new(false), timeout: AtomicU64::new(NEVER) }
+        Self {
+            runtime: runtime.clone(),
+            parts,
+            lease: None,
+            nonblocking: AtomicBool::new(false),
+            timeout: AtomicU64::new(NEVER),
+        }
     }
 
     pub(crate) fn set_nonblocking(&self, on: bool) {

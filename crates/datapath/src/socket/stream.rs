@@ -2,15 +2,18 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use abey_nic::Protocol;
 use abey_tcpip::{IoError, Keepalive, Local, Readiness, Shutdown, SocketError};
 
 use super::{Handle, Parts, Source, sealed};
 use crate::error::{Error, OpenError};
+use crate::kernel::Users;
 use crate::runtime::{Runtime, Shared};
-use crate::shard::Shard;
+use crate::shard::{Core, Shard};
 use crate::wait::{Part, wait_for};
 
 /// A TCP connection. All methods take `&self`; several threads may use it.
@@ -90,11 +93,44 @@ impl TcpStream {
     fn start(runtime: &Arc<Shared>, shard: &Arc<Shard>, remote: SocketAddr) -> Result<Self, OpenError> {
         let address = runtime.source_for(remote.ip());
         let steers = runtime.steering(remote, address, shard.index.as_usize())?;
-        let socket = runtime.open(shard, |core| {
+        let connect = |core: &mut Core, port, accepts: &dyn Fn(u16) -> bool| {
             let now = core.stack_now();
-            core.stack.connect_from(now, Local { address, port: None }, remote, steers)
-        })?;
-        Ok(Self(Handle::new(runtime, vec![Part { shard: shard.clone(), socket }])))
+            let socket = core.stack.connect_from(now, Local { address, port }, remote, accepts)?;
+            Ok((socket, core.stack.local_addr(socket).ok()))
+        };
+        let Some(kernel) = &runtime.kernel else {
+            let (socket, _) = runtime.open(shard, |core| connect(core, None, &steers))?;
+            return Ok(Self(Handle::new(runtime, vec![Part { shard: shard.clone(), socket }])));
+        };
+        let (socket, local, lease) = match kernel.reserve_any(Protocol::Tcp, &steers) {
+            Ok(lease) => {
+                lease.set_shard(shard.index);
+                let (socket, local) = runtime.open(shard, |core| connect(core, Some(lease.port()), &steers))?;
+                (socket, local, Some(lease))
+            }
+            // There are fewer ports than connections can be made: one of ours has room for another peer.
+            Err(exhausted @ OpenError::NoKernelPort { .. }) => {
+                let ours = |port| kernel.has_in(shard.index, port) && steers(port);
+                let opened = runtime.open(shard, |core| {
+                    let (socket, local) = connect(core, None, &ours)?;
+                    Ok((socket, (local, local.and_then(|local| kernel.share(Protocol::Tcp, local.port())))))
+                });
+                match opened {
+                    Ok((socket, (local, lease))) => (socket, local, lease),
+                    Err(OpenError::Stack(abey_tcpip::OpenError::NoPort(_))) => return Err(exhausted),
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(error) => return Err(error),
+        };
+        let mut handle = Handle::new(runtime, vec![Part { shard: shard.clone(), socket }]);
+        handle.lease = lease.map(|mut lease| {
+            if let Some(local) = local {
+                lease.set_users(Users::Flow { shard: Arc::downgrade(shard), local, remote });
+            }
+            lease
+        });
+        Ok(Self(handle))
     }
 
     /// Reads what is there; 0 is the end of the stream.
@@ -221,6 +257,11 @@ impl TcpStream {
     /// The NAPI instance its packets arrive through (SO_INCOMING_NAPI_ID).
     pub fn incoming_napi_id(&self) -> u32 {
         self.0.part().shard.id.get()
+    }
+
+    /// The kernel socket that holds the own port, if this end connected and the device is shared with the kernel (AF_XDP).
+    pub fn kernel_socket(&self) -> Option<Arc<OwnedFd>> {
+        self.0.lease.as_ref()?.kernel_socket()
     }
 
     /// Whether calls wait.

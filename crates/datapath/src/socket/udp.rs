@@ -1,8 +1,11 @@
 //! UDP sockets.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
+use abey_nic::Protocol;
 use abey_tcpip::Readiness;
 
 use super::{Handle, Parts, Source, sealed};
@@ -18,7 +21,8 @@ impl UdpSocket {
     /// Binds at an address; port 0 chooses one.
     ///
     /// # Errors
-    /// An address that is taken or not the runtime's.
+    /// An address that is taken or not the runtime's; a port that another program has, where the device is shared with
+    /// the kernel.
     pub fn bind(runtime: &Runtime, at: SocketAddr) -> Result<Self, OpenError> {
         Self::open(runtime, at, 0..runtime.shards())
     }
@@ -35,6 +39,10 @@ impl UdpSocket {
 
     fn open(runtime: &Runtime, mut at: SocketAddr, shards: std::ops::Range<usize>) -> Result<Self, OpenError> {
         let runtime = runtime.shared();
+        let lease = runtime.reserve(Protocol::Udp, at.port())?;
+        if let Some(lease) = &lease {
+            at.set_port(lease.port());
+        }
         let mut handle = Handle::new(runtime, Vec::new());
         for shard in &runtime.shards[shards] {
             let (socket, bound) = runtime.open(shard, |core| {
@@ -46,7 +54,9 @@ impl UdpSocket {
             handle.parts.push(Part { shard: shard.clone(), socket });
         }
         let parts = std::mem::take(&mut handle.parts);
-        Ok(Self(Handle::new(runtime, parts)))
+        let mut handle = Handle::new(runtime, parts);
+        handle.lease = lease;
+        Ok(Self(handle))
     }
 
     /// Sends to, and hears, `peer` only from now on; `None` undoes it.
@@ -83,6 +93,11 @@ impl UdpSocket {
     /// If the runtime is gone.
     pub fn local_addr(&self) -> Result<SocketAddr, Error> {
         self.0.now(|core, socket| core.stack.local_addr(socket))
+    }
+
+    /// The kernel socket that holds the port, where the device is shared with the kernel (AF_XDP).
+    pub fn kernel_socket(&self) -> Option<Arc<OwnedFd>> {
+        self.0.lease.as_ref()?.kernel_socket()
     }
 
     /// Whether calls wait.
