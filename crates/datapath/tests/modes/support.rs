@@ -77,14 +77,19 @@ impl EchoServer {
 
     /// One that waits at most `patience` at a time.
     pub(crate) fn start_with(runtime: &Runtime, port: u16, patience: Duration) -> Self {
-        let listener = TcpListener::bind(runtime, at(port)).expect("a listener");
+        Self::start_at(runtime, at(port), patience)
+    }
+
+    /// One that listens anywhere.
+    pub(crate) fn start_at(runtime: &Runtime, address: SocketAddr, patience: Duration) -> Self {
+        let listener = TcpListener::bind(runtime, address).expect("a listener");
         listener.set_nonblocking(true);
         let epoll = runtime.epoll();
         epoll.add(&listener, u64::MAX, Interest::IN).expect("added");
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || echo(&listener, &epoll, &stopped, patience));
-        Self { stop, thread: Some(thread), address: at(port) }
+        Self { stop, thread: Some(thread), address }
     }
 }
 

@@ -1,0 +1,421 @@
+//! A device that is shared with the kernel: what the kernel keeps, what it is asked for, and what it gets back.
+
+mod common;
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, UdpSocket as KernelUdp};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use abey_datapath::{Builder, OpenError, Runtime, SocketError, TcpListener, TcpStream, UdpSocket};
+use abey_nic::{Options, Warning};
+use common::{
+    PATIENCE, Wire, checked_veth, connect, echo, has_program, in_namespace, inside, ip, is_possible, ours, patient,
+    run, theirs, until, veth,
+};
+
+fn builder() -> Builder {
+    let builder = Runtime::builder().nic("af_xdp:near0", Options::default());
+    builder.stack(|settings| settings.time_wait = Duration::from_millis(300))
+}
+
+fn runtime() -> Runtime {
+    builder().build().expect("a runtime")
+}
+
+/// Runs a test on a veth pair of its own whose far end computes checksums.
+fn on_a_pair(test: impl FnOnce(File) + Send) {
+    if is_possible(Wire::Xdp) {
+        in_namespace(|| test(checked_veth(1)));
+    }
+}
+
+fn listener(runtime: &Runtime, port: u16) -> TcpListener {
+    let listener = TcpListener::bind(runtime, SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 0], port))).expect("a listener");
+    listener.set_timeout(Some(PATIENCE));
+    listener
+}
+
+/// Connects from the far kernel, and closes again.
+fn visit(far: &File, to: SocketAddr) -> std::io::Result<()> {
+    inside(far, || std::net::TcpStream::connect_timeout(&to, PATIENCE)).map(drop)
+}
+
+/// A counter of the kernel of the calling thread's namespace, from `/proc/net/snmp`.
+fn kernel_counter(protocol: &str, name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("counters");
+    let mut lines = text.lines().filter(|line| line.starts_with(protocol));
+    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+    let at = names.split(' ').position(|word| word == name).expect("a counter");
+    values.split(' ').nth(at).expect("a value").parse().expect("a number")
+}
+
+#[test]
+fn the_kernel_keeps_what_is_not_ours_and_does_not_answer_for_us() {
+    on_a_pair(|far| {
+        let runtime = runtime();
+        let ssh = std::net::TcpListener::bind(ours(true, 22)).expect("the kernel's");
+        let ours7 = listener(&runtime, 7);
+        for is_v4 in [true, false] {
+            visit(&far, ours(is_v4, 7)).expect("ours");
+            ours7.accept().expect("a connection");
+        }
+        visit(&far, ours(true, 22)).expect("the kernel's");
+        ssh.accept().expect("a connection");
+        // The kernel answers pings and neighbours' questions, and refuses what nobody has.
+        let address = ours(true, 0).ip();
+        if Command::new("ping").arg("-V").output().is_ok() {
+            inside(&far, || run("ping", &format!("-c 1 -W 5 {address}")));
+        }
+        assert_eq!(kernel_counter("Tcp:", "OutRsts"), 0, "nothing that was ours was refused");
+        assert_eq!(visit(&far, ours(true, 8)).expect_err("nobody").kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(kernel_counter("Tcp:", "OutRsts"), 1);
+        assert_eq!(runtime.nic_counters().received, runtime.counters(None).packets);
+        assert_eq!(runtime.warnings(), []);
+    });
+}
+
+#[test]
+fn ports_are_the_machines() {
+    on_a_pair(|far| {
+        let runtime = runtime();
+        let kernel = std::net::TcpListener::bind("0.0.0.0:80").expect("the kernel's");
+        let taken = |result: Result<(), OpenError>| match result {
+            Err(OpenError::PortInUse { port, .. }) => port,
+            other => panic!("{other:?}"),
+        };
+        let bind = |port| TcpListener::bind(&runtime, ours(true, port)).map(drop);
+        assert_eq!(taken(bind(80)), 80);
+        let message = bind(80).expect_err("taken").to_string();
+        assert!(message.starts_with("TCP port 80 is in use by another program on this machine"), "{message}");
+        drop(kernel);
+        bind(80).expect("free now");
+
+        let ours80 = listener(&runtime, 80);
+        assert!(ours80.kernel_socket().is_some());
+        let other = std::net::TcpListener::bind("0.0.0.0:80").map(drop);
+        assert_eq!(other.expect_err("ours").kind(), ErrorKind::AddrInUse);
+        let twice = TcpListener::bind(&runtime, ours80.local_addr().expect("open")).map(drop);
+        assert!(matches!(twice, Err(OpenError::Stack(_))), "the stack itself has it: {twice:?}");
+        let udp = UdpSocket::bind(&runtime, ours(true, 80)).expect("the other protocol");
+        assert_eq!(KernelUdp::bind("0.0.0.0:80").map(drop).expect_err("ours").kind(), ErrorKind::AddrInUse);
+        assert_eq!(runtime.census().kernel_ports, 2);
+
+        // A connection keeps the port when the listener is gone, and gives it back when it is over.
+        let mut visitor = patient(inside(&far, || std::net::TcpStream::connect(ours(true, 80)).expect("connected")));
+        let (stream, _) = ours80.accept().expect("a connection");
+        drop((ours80, udp));
+        assert_eq!(runtime.census().kernel_ports, 1);
+        stream.write_all(b"still here").expect("written");
+        drop(stream);
+        let mut text = String::new();
+        visitor.read_to_string(&mut text).expect("all");
+        assert_eq!(text, "still here");
+        drop(visitor);
+        until("the port is the kernel's again", || runtime.census().kernel_ports == 0);
+        std::net::TcpListener::bind("0.0.0.0:80").expect("free");
+        assert_eq!(kernel_counter("Tcp:", "OutRsts"), 0);
+    });
+}
+
+#[test]
+fn a_connection_has_a_port_of_the_kernels_until_it_is_forgotten() {
+    on_a_pair(|far| {
+        let runtime = runtime();
+        let kernel = inside(&far, || std::net::TcpListener::bind(theirs(true, 9)).expect("bound"));
+        let stream = connect(&runtime, theirs(true, 9));
+        let port = stream.local_addr().expect("open").port();
+        let socket = stream.kernel_socket().expect("a kernel socket");
+        let bound = nix::sys::socket::getsockname::<nix::sys::socket::SockaddrIn6>(socket.as_raw_fd()).expect("bound");
+        assert_eq!(bound.port(), port);
+        drop(socket);
+        assert!(std::net::TcpListener::bind(("0.0.0.0", port)).is_err());
+        let (peer, _) = kernel.accept().expect("a connection");
+        // We close first, so the connection is remembered here for a time, and the peer's FIN must not reach the kernel.
+        drop(stream);
+        drop(peer);
+        assert_eq!(runtime.census().kernel_ports, 1);
+        until("the port is given back", || runtime.census().kernel_ports == 0);
+        assert_eq!(kernel_counter("Tcp:", "OutRsts"), 0);
+        std::net::TcpListener::bind(("0.0.0.0", port)).expect("free");
+    });
+}
+
+#[test]
+fn more_connections_than_the_kernel_has_ports() {
+    on_a_pair(|far| {
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40001").expect("a setting");
+        let runtime = runtime();
+        let kernel = |port| inside(&far, || std::net::TcpListener::bind(theirs(true, port)).expect("bound"));
+        let listeners = [kernel(9), kernel(10)];
+        let streams: Vec<_> = [9, 9, 10, 10].into_iter().map(|port| connect(&runtime, theirs(true, port))).collect();
+        assert_eq!(runtime.census().kernel_ports, 2, "each for two peers");
+        let none = TcpStream::connect(&runtime, theirs(true, 9)).map(drop).expect_err("no port").to_string();
+        assert!(none.contains("the kernel has no free port on near0"), "{none}");
+        for (stream, listener) in streams.iter().zip([0, 0, 1, 1]) {
+            let (mut peer, _) = listeners[listener].accept().expect("a connection");
+            stream.write_all(b"x").expect("written");
+            peer.read_exact(&mut [0]).expect("read");
+        }
+        drop(streams);
+        drop(listeners);
+        until("the ports are given back", || runtime.census().kernel_ports == 0);
+    });
+}
+
+#[test]
+fn neighbours_are_the_kernels() {
+    on_a_pair(|far| {
+        let runtime = runtime();
+        let kernel = inside(&far, || std::net::TcpListener::bind("[::]:9").expect("bound"));
+        // Nobody is known at first, of either version.
+        for is_v4 in [true, false] {
+            connect(&runtime, theirs(is_v4, 9));
+            kernel.accept().expect("a connection");
+        }
+        // A neighbour that is not there.
+        let started = std::time::Instant::now();
+        for remote in ["10.8.0.99:9", "[fd08::99]:9"] {
+            let remote = remote.parse().expect("an address");
+            match TcpStream::connect_timeout(&runtime, remote, Some(PATIENCE)).map(drop) {
+                Err(OpenError::Network(SocketError::HostUnreachable)) => {}
+                other => panic!("{remote}: {other:?}"),
+            }
+        }
+        assert!(started.elapsed() < Duration::from_secs(15), "at the kernel's word");
+        // One that moves to another station, and says so to the kernel.
+        let stream = connect(&runtime, theirs(true, 9));
+        let (mut peer, _) = kernel.accept().expect("a connection");
+        inside(&far, || {
+            ip("link set far0 address 02:00:00:00:08:77");
+            // Its first packet to us makes the kernel here learn the new address, as a gratuitous ARP would.
+            ip("neigh flush dev far0");
+        });
+        ip("neigh replace 10.8.0.2 lladdr 02:00:00:00:08:77 dev near0 nud reachable");
+        stream.write_all(b"moved").expect("written");
+        let mut text = [0; 5];
+        patient(peer.try_clone().expect("open"));
+        peer.read_exact(&mut text).expect("it followed");
+        assert_eq!(&text, b"moved");
+    });
+}
+
+#[test]
+fn a_gateway_is_the_kernels() {
+    on_a_pair(|far| {
+        inside(&far, || {
+            ip("addr add 192.0.2.7/32 dev lo");
+            ip("addr add 2001:db8::7/128 dev lo");
+        });
+        ip("route add default via 10.8.0.2 dev near0");
+        ip("route add default via fd08::2 dev near0");
+        let runtime = runtime();
+        let kernel = inside(&far, || std::net::TcpListener::bind("[::]:9").expect("bound"));
+        for remote in ["192.0.2.7:9", "[2001:db8::7]:9"] {
+            connect(&runtime, remote.parse().expect("an address"));
+            kernel.accept().expect("a connection");
+        }
+    });
+}
+
+#[test]
+fn what_ends_leaves_the_device_to_the_kernel() {
+    on_a_pair(|far| {
+        let runtime = runtime();
+        let listener = listener(&runtime, 80);
+        let mut visitor = patient(inside(&far, || std::net::TcpStream::connect(ours(true, 80)).expect("connected")));
+        let (stream, _) = listener.accept().expect("a connection");
+        assert!(has_program());
+        drop(runtime);
+        // Although sockets are left.
+        until("the program is gone", || !has_program());
+        assert_eq!(visitor.read(&mut [0]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
+        assert_eq!(visit(&far, ours(true, 80)).expect_err("nobody").kind(), ErrorKind::ConnectionRefused);
+        std::net::TcpListener::bind("0.0.0.0:80").expect("free");
+        assert!(stream.write(b"x").is_err() && listener.kernel_socket().is_none());
+        drop((stream, listener));
+        builder().build().expect("the device is free");
+    });
+}
+
+const CHILD: &str = "ABEY_DATAPATH_XDP_CHILD";
+
+/// Not a test: the process that is killed. Without its environment it has nothing to do.
+#[test]
+fn child() {
+    if std::env::var_os(CHILD).is_some() {
+        let runtime = runtime();
+        let listener = listener(&runtime, 80);
+        let _connection = listener.accept().expect("a connection");
+        std::thread::sleep(Duration::from_secs(60));
+    }
+}
+
+#[test]
+fn after_a_process_that_was_killed_the_kernel_answers_resets() {
+    on_a_pair(|far| {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "child", "--nocapture"])
+            .env(CHILD, "1")
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("start the child");
+        let mut visitor = None;
+        until("it listens", || {
+            visitor = inside(&far, || std::net::TcpStream::connect(ours(true, 80))).ok();
+            visitor.is_some()
+        });
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+        until("the program is gone", || !has_program());
+        let mut visitor = patient(visitor.expect("connected"));
+        visitor.write_all(b"are you there?").expect("written");
+        assert_eq!(visitor.read(&mut [0]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
+        builder().build().expect("the device is free");
+    });
+}
+
+#[test]
+fn datagrams_of_both_versions_both_ways() {
+    on_a_pair(|far| {
+        let runtime = runtime();
+        let socket = UdpSocket::bind(&runtime, "[::]:53".parse().expect("an address")).expect("bound");
+        socket.set_timeout(Some(PATIENCE));
+        let mut buffer = [0; 2000];
+        for is_v4 in [true, false] {
+            let kernel = inside(&far, || KernelUdp::bind(theirs(is_v4, 900)).expect("bound"));
+            kernel.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            for length in [0, 1, 1400] {
+                kernel.send_to(&vec![7; length], ours(is_v4, 53)).expect("sent");
+                let (count, from, to) = socket.recv_from(&mut buffer).expect("received");
+                assert_eq!((count, from, to), (length, theirs(is_v4, 900), ours(is_v4, 0).ip()));
+                socket.send_to(&buffer[..count], Some(from)).expect("sent");
+                assert_eq!(kernel.recv_from(&mut buffer).expect("received"), (length, ours(is_v4, 53)));
+            }
+        }
+        let chosen = UdpSocket::bind(&runtime, ours(true, 0)).expect("bound");
+        let port = chosen.local_addr().expect("open").port();
+        assert!(port != 0 && KernelUdp::bind(("0.0.0.0", port)).is_err(), "reserved, too");
+    });
+}
+
+#[test]
+fn checksums_that_the_peer_left_out_are_told_once() {
+    if !is_possible(Wire::Xdp) {
+        return;
+    }
+    in_namespace(|| {
+        // As a veth is by default.
+        let far = veth(1);
+        let runtime = runtime();
+        let _listener = listener(&runtime, 80);
+        let to = ours(true, 80);
+        let attempt = inside(&far, || std::net::TcpStream::connect_timeout(&to, Duration::from_millis(200)));
+        assert!(attempt.is_err());
+        until("the frame came", || runtime.nic_counters().partial_checksums > 0);
+        assert_eq!(runtime.stack_counters().tcp_in_checksum_errors, runtime.nic_counters().partial_checksums);
+        let warning = Warning::PartialChecksum { device: "af_xdp:near0".to_owned() };
+        assert_eq!((runtime.warnings(), runtime.warnings()), (vec![warning], vec![]));
+    });
+}
+
+#[test]
+fn what_cannot_be_is_one_sentence() {
+    on_a_pair(|_far| {
+        let refused = |builder: Builder| builder.build().map(drop).expect_err("refused").to_string();
+        let message = refused(Runtime::builder().nic("af_xdp:nothing0", Options::default()));
+        assert_eq!(
+            message,
+            "there is no device for af_xdp:nothing0: `ip link` lists the ones of this network namespace"
+        );
+        let running = runtime();
+        let message = refused(builder());
+        assert!(message.contains("queue 0 of af_xdp:near0 is in use already"), "{message}");
+        drop(running);
+        ip("link set near0 down");
+        let message = refused(builder());
+        assert!(message.contains("near0 is down") || message.contains("it is down; bring it up first"), "{message}");
+        ip("link set near0 up");
+        ip("addr flush dev near0");
+        let message = refused(builder());
+        assert!(message.starts_with("near0 has no IP address that is ready: give it one first"), "{message}");
+        let given = refused(builder().gateway_v4([10, 9, 9, 9].into()).address([10, 8, 0, 1].into(), 24));
+        assert!(given.contains("it could never be reached"), "{given}");
+        assert!(!has_program());
+        // Somebody else's program: what is left of a NIC when only its ports are held.
+        ip("addr add 10.8.0.1/24 dev near0");
+        let nic = abey_nic::open("af_xdp:near0", &Options::default()).expect("open");
+        let ports = nic.ports().expect("ports").clone();
+        drop(nic);
+        let message = refused(builder());
+        assert!(message.contains("another XDP program is attached to it; detach that one first"), "{message}");
+        drop(ports);
+        builder().build().expect("the device is free");
+    });
+}
+
+const NOBODY: u32 = 65_534;
+
+/// Not a test: what runs as another user. Without its environment it has nothing to do.
+#[test]
+fn as_nobody() {
+    if std::env::var_os(CHILD).is_some() {
+        let refused = builder().build().map(drop).expect_err("refused").to_string();
+        assert!(refused.starts_with("opening af_xdp:near0 is not allowed: run as root"), "{refused}");
+    }
+}
+
+#[test]
+fn without_permission_it_says_what_it_needs() {
+    on_a_pair(|_far| {
+        let program = std::env::current_exe().expect("this program");
+        let mut child = Command::new(program);
+        child.args(["--exact", "as_nobody", "--nocapture"]).env(CHILD, "1").current_dir("/");
+        match child.gid(NOBODY).uid(NOBODY).output() {
+            Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout)),
+            Err(error) => eprintln!("skipped: user {NOBODY} cannot run the test program: {error}"),
+        }
+    });
+}
+
+#[test]
+fn two_queues_are_two_shards() {
+    if !is_possible(Wire::Xdp) {
+        return;
+    }
+    in_namespace(|| {
+        let far = checked_veth(2);
+        let runtime = runtime();
+        assert_eq!(runtime.shards(), 2);
+        let ours7 = listener(&runtime, 7);
+        std::thread::scope(|scope| {
+            for number in 0..16 {
+                let echo = scope.spawn(|| echo(&runtime, &ours7));
+                let to = ours(number % 2 == 0, 7);
+                let mut kernel = patient(inside(&far, || std::net::TcpStream::connect(to).expect("connected")));
+                kernel.write_all(&[number; 10_000]).expect("written");
+                kernel.shutdown(std::net::Shutdown::Write).expect("open");
+                let mut back = Vec::new();
+                kernel.read_to_end(&mut back).expect("all");
+                assert_eq!((back, echo.join().expect("echoed")), (vec![number; 10_000], 10_000));
+            }
+        });
+        assert!((0..2).all(|shard| runtime.counters(Some(shard)).packets > 0), "the kernel uses both queues");
+        // We connect, from each shard, wherever the answers arrive.
+        let kernel = inside(&far, || std::net::TcpListener::bind("[::]:9").expect("bound"));
+        for number in 0..16 {
+            let stream = TcpStream::connect_nonblocking(&runtime, theirs(number % 2 == 0, 9), Some(number % 2));
+            let stream = stream.expect("begun");
+            stream.set_nonblocking(false);
+            stream.set_timeout(Some(PATIENCE));
+            let (mut peer, _) = kernel.accept().expect("a connection");
+            peer.write_all(b"hello").expect("written");
+            let mut text = [0; 5];
+            stream.read_exact(&mut text).expect("read");
+            assert_eq!(&text, b"hello");
+        }
+    });
+}

@@ -1,0 +1,151 @@
+//! What the tests against the kernel share: the two devices on which it is the peer, and an echo server.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+#[path = "../../../nic/tests/common/namespace.rs"]
+mod namespace;
+
+use std::fs::File;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::process::Command;
+
+use abey_datapath::{Builder, Interest, Runtime, TcpListener, TcpStream};
+
+pub(crate) use namespace::*;
+
+/// How frames get to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    /// AF_XDP on one end of a veth; the peer is the kernel in the namespace of the other end.
+    Xdp,
+    /// TAP; the peer is the kernel of the same namespace.
+    Tap,
+}
+
+/// A runtime and the kernel that is its peer: 10.8.0.1 and fd08::1 are ours, 10.8.0.2 and fd08::2 the kernel's.
+pub(crate) struct Bed {
+    pub(crate) runtime: Runtime,
+    far: Option<File>,
+}
+
+/// Whether a program can be run; if not, says so.
+pub(crate) fn has(program: &str, argument: &str) -> bool {
+    let found = Command::new(program).arg(argument).output().is_ok();
+    if !found {
+        eprintln!("skipped: needs the program `{program}`");
+    }
+    found
+}
+
+/// What a test over `wire` needs beside root; if it lacks, says so.
+pub(crate) fn is_possible(wire: Wire) -> bool {
+    match wire {
+        Wire::Xdp => has("ethtool", "--version"),
+        Wire::Tap if std::path::Path::new("/dev/net/tun").exists() => true,
+        Wire::Tap => {
+            eprintln!("skipped: needs /dev/net/tun");
+            false
+        }
+    }
+}
+
+/// The veth pair, whose far end computes the checksums of what it sends and keeps a connection on one queue.
+pub(crate) fn checked_veth(queues: u32) -> File {
+    let far = veth(queues);
+    inside(&far, || {
+        run("ethtool", "-K far0 tx off");
+        std::fs::write("/proc/sys/net/core/txrehash", "0").expect("a setting of this kernel");
+    });
+    far
+}
+
+/// Runs a program that must succeed.
+pub(crate) fn run(program: &str, words: &str) {
+    let output = Command::new(program).args(words.split_whitespace()).output().expect("it runs");
+    assert!(output.status.success(), "{program} {words}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+pub(crate) fn ours(is_v4: bool, port: u16) -> SocketAddr {
+    host(is_v4, 1, port)
+}
+
+pub(crate) fn theirs(is_v4: bool, port: u16) -> SocketAddr {
+    host(is_v4, 2, port)
+}
+
+fn host(is_v4: bool, last: u8, port: u16) -> SocketAddr {
+    let address: IpAddr =
+        if is_v4 { [10, 8, 0, last].into() } else { Ipv6Addr::new(0xfd08, 0, 0, 0, 0, 0, 0, u16::from(last)).into() };
+    SocketAddr::new(address, port)
+}
+
+impl Bed {
+    /// In the calling thread's namespace. `change` has the last word on the runtime.
+    pub(crate) fn new(wire: Wire, mode: &str, change: impl FnOnce(Builder) -> Builder) -> Self {
+        let builder = Runtime::builder()
+            .mode(mode.parse().expect("a mode"))
+            .stack(|settings| settings.time_wait = std::time::Duration::from_secs(1));
+        match wire {
+            Wire::Xdp => {
+                let far = checked_veth(1);
+                let builder = builder.nic("af_xdp:near0", abey_nic::Options::default());
+                Self { runtime: change(builder).build().expect("a runtime"), far: Some(far) }
+            }
+            Wire::Tap => {
+                let builder = builder.nic("tap:far0", abey_nic::Options::default());
+                let builder = builder.address(ours(true, 0).ip(), 24).address(ours(false, 0).ip(), 64);
+                let runtime = change(builder).build().expect("a runtime");
+                configure("far0", 2);
+                until("the link is up", || {
+                    let output = Command::new("ip").args(["-o", "link", "show", "far0"]).output().expect("ip");
+                    !String::from_utf8_lossy(&output.stdout).contains("state DOWN")
+                });
+                Self { runtime, far: None }
+            }
+        }
+    }
+
+    /// Does something where the kernel is the peer.
+    pub(crate) fn at_peer<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        match &self.far {
+            Some(far) => inside(far, work),
+            None => work(),
+        }
+    }
+}
+
+/// A kernel socket that gives up rather than hang.
+pub(crate) fn patient(stream: std::net::TcpStream) -> std::net::TcpStream {
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// A connection of ours.
+pub(crate) fn connect(runtime: &Runtime, to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(runtime, to, Some(PATIENCE)).expect("connected");
+    stream.set_timeout(Some(PATIENCE));
+    stream
+}
+
+/// Echoes one connection over epoll, until its end; how many bytes.
+pub(crate) fn echo(runtime: &Runtime, listener: &TcpListener) -> usize {
+    let (stream, _) = listener.accept().expect("a connection");
+    stream.set_nonblocking(true);
+    let epoll = runtime.epoll();
+    epoll.add(&stream, 1, Interest::IN).expect("new");
+    let (mut events, mut buffer, mut total) = (Vec::new(), vec![0; 64 << 10], 0);
+    loop {
+        assert_eq!(epoll.wait(&mut events, 1, Some(PATIENCE)).expect("a wait"), 1);
+        match stream.read(&mut buffer) {
+            Ok(0) => return total,
+            Ok(count) => {
+                stream.set_nonblocking(false);
+                stream.write_all(&buffer[..count]).expect("written");
+                stream.set_nonblocking(true);
+                total += count;
+            }
+            Err(error) if error.is_would_block() => {}
+            Err(error) => panic!("echo: {error}"),
+        }
+    }
+}

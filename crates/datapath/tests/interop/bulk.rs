@@ -1,0 +1,217 @@
+//! Bulk data, both ways at once, over good and bad wires.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use abey_datapath::{Shutdown, TcpListener, TcpStream};
+use abey_nic::{Impaired, Impairment, Pcap, Recording};
+
+use crate::common::{Bed, PATIENCE, Wire, connect, in_namespace, is_possible, ours, patient, theirs};
+
+/// What is sent, over and over. Its length is prime, so that no segment or buffer boundary repeats.
+static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    std::iter::repeat_with(next).take(1_048_573).collect()
+});
+
+/// The next piece of `bytes` bytes when `at` of them were sent.
+fn piece(at: u64, bytes: u64) -> &'static [u8] {
+    let from = (at % PATTERN.len() as u64) as usize;
+    let most = (bytes - at).min(64 << 10) as usize;
+    &PATTERN[from..PATTERN.len().min(from + most)]
+}
+
+fn send(mut to: impl Write, bytes: u64) {
+    let mut sent = 0;
+    while sent < bytes {
+        sent += to.write(piece(sent, bytes)).expect("written") as u64;
+    }
+}
+
+/// Receives until the end, which must come after `bytes` of them.
+fn receive(mut from: impl Read, bytes: u64) {
+    let mut buffer = vec![0; 64 << 10];
+    let mut received = 0;
+    loop {
+        let most = piece(received, bytes).len().max(1);
+        let count = from.read(&mut buffer[..most]).expect("read");
+        if count == 0 {
+            break;
+        }
+        assert!(buffer[..count] == piece(received, bytes)[..count], "after {received} bytes");
+        received += count as u64;
+    }
+    assert_eq!(received, bytes);
+}
+
+/// Our end: sends, and receives at the same time.
+fn exchange_ours(stream: &TcpStream, bytes: u64) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            send(stream, bytes);
+            stream.shutdown(Shutdown::Write).expect("open");
+        });
+        receive(stream, bytes);
+    });
+}
+
+/// The kernel's end.
+fn exchange_kernels(stream: std::net::TcpStream, bytes: u64) {
+    let stream = patient(stream);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            send(&stream, bytes);
+            stream.shutdown(std::net::Shutdown::Write).expect("open");
+        });
+        receive(&stream, bytes);
+    });
+}
+
+/// Loses, reorders and duplicates in both directions.
+fn bad() -> Impairment {
+    Impairment {
+        loss: 0.01,
+        delay: Duration::from_micros(100),
+        reorder: 0.01,
+        reorder_by: Duration::from_micros(500),
+        duplicate: 0.005,
+        ..Impairment::default()
+    }
+}
+
+fn bytes(megabytes: u64) -> u64 {
+    let asked = std::env::var("ABEY_MEGABYTES").ok().and_then(|text| text.parse().ok());
+    asked.unwrap_or(megabytes) << 20
+}
+
+/// Each of us is client and server over each version. `record`: a file for what went over the wire.
+fn transfers(wire: Wire, impairment: Option<Impairment>, bytes: u64, record: Option<&Path>) {
+    let recording = record.map(|path| Recording::create(path).expect("a file"));
+    let kept = recording.clone();
+    let bed = Bed::new(wire, "suspend20", move |builder| {
+        builder.decorate(move |_, queue| {
+            let queue = match recording.clone() {
+                Some(recording) => Box::new(Pcap::new(queue, recording)),
+                None => queue,
+            };
+            match impairment {
+                Some(impairment) => Box::new(Impaired::new(queue, impairment, impairment, 7)),
+                None => queue,
+            }
+        })
+    });
+    for is_v4 in [true, false] {
+        let at = ours(is_v4, 5001);
+        let listener = TcpListener::bind(&bed.runtime, at).expect("a listener");
+        listener.set_timeout(Some(PATIENCE));
+        timed(wire, impairment, is_v4, "server", bytes, || {
+            std::thread::scope(|scope| {
+                let kernel = bed.at_peer(|| std::net::TcpStream::connect(at).expect("connected"));
+                scope.spawn(|| exchange_kernels(kernel, bytes));
+                let (stream, _) = listener.accept().expect("a connection");
+                stream.set_timeout(Some(PATIENCE));
+                exchange_ours(&stream, bytes);
+            });
+        });
+        let at = theirs(is_v4, 5001);
+        let listener = bed.at_peer(|| std::net::TcpListener::bind(at).expect("bound"));
+        timed(wire, impairment, is_v4, "client", bytes, || {
+            std::thread::scope(|scope| {
+                scope.spawn(|| exchange_kernels(listener.accept().expect("a connection").0, bytes));
+                exchange_ours(&connect(&bed.runtime, at), bytes);
+            });
+        });
+    }
+    let counters = bed.runtime.stack_counters();
+    let wrong = counters.tcp_in_errors + counters.tcp_in_checksum_errors + counters.ip_in_header_errors;
+    assert_eq!(wrong + counters.tcp_established_resets, 0, "{counters:#?}");
+    if impairment.is_some() {
+        assert!(counters.tcp_sack_recoveries > 0, "the wire was good: {counters:#?}");
+    }
+    drop(bed);
+    if let Some(recording) = kept {
+        recording.flush().expect("written");
+    }
+}
+
+fn timed(wire: Wire, bad: Option<Impairment>, is_v4: bool, role: &str, bytes: u64, work: impl FnOnce()) {
+    let started = Instant::now();
+    work();
+    let seconds = started.elapsed().as_secs_f64();
+    let rate = bytes as f64 * 8.0 / seconds / 1e6;
+    let (quality, version) = (if bad.is_some() { "bad" } else { "good" }, if is_v4 { 4 } else { 6 });
+    eprintln!(
+        "{wire:?}, {quality} wire, IPv{version}, we are {role}: {} MiB each way in {seconds:.2} s ({rate:.0} Mbit/s each way)",
+        bytes >> 20
+    );
+}
+
+fn over(wire: Wire, impairment: Option<Impairment>, megabytes: u64) {
+    if is_possible(wire) {
+        in_namespace(|| transfers(wire, impairment, bytes(megabytes), None));
+    }
+}
+
+#[test]
+fn over_tap() {
+    over(Wire::Tap, None, 32);
+}
+
+#[test]
+fn over_af_xdp() {
+    over(Wire::Xdp, None, 32);
+}
+
+#[test]
+fn over_a_bad_wire_and_tap() {
+    over(Wire::Tap, Some(bad()), 8);
+}
+
+#[test]
+fn over_a_bad_wire_and_af_xdp() {
+    over(Wire::Xdp, Some(bad()), 8);
+}
+
+/// What another implementation says of our frames: no wrong checksum, option or length, on a good wire and a bad one.
+#[test]
+fn a_protocol_analyser_finds_no_error() {
+    if !crate::common::has("tshark", "--version") {
+        return;
+    }
+    for (wire, impairment) in [(Wire::Tap, None), (Wire::Tap, Some(bad())), (Wire::Xdp, Some(bad()))] {
+        if !is_possible(wire) {
+            continue;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("frames.pcap");
+        in_namespace(|| transfers(wire, impairment, 256 << 10, Some(&file)));
+        assert_clean(&file);
+    }
+}
+
+/// Asserts that tshark finds frames in the file, and nothing wrong with them.
+pub(crate) fn assert_clean(file: &Path) {
+    const WRONG: &str = "tcp.checksum.status == \"Bad\" || udp.checksum.status == \"Bad\" || ip.checksum.status == \"Bad\" \
+                         || icmpv6.checksum.status == \"Bad\" || _ws.malformed || _ws.expert.severity == error";
+    let show = |filter: &str| {
+        let output = std::process::Command::new("tshark")
+            .args(["-n", "-o", "tcp.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"])
+            .args(["-o", "ip.check_checksum:TRUE", "-Y", filter, "-r"])
+            .arg(file)
+            .output()
+            .expect("tshark runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(show("tcp.checksum.status == \"Good\"").lines().count() > 100, "it checks");
+    let wrong = show(WRONG);
+    assert!(wrong.is_empty(), "{wrong}");
+}

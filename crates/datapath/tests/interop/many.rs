@@ -1,0 +1,192 @@
+//! Many connections: one after the other, and at once. None is left over, here or in the kernel.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use abey_datapath::{Census, Interest, TcpStream};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::common::{Bed, PATIENCE, Wire, in_namespace, is_possible, ours, patient, theirs, until};
+use crate::support::EchoServer;
+
+/// Makes room for this many descriptors; if there is none, says so.
+fn has_descriptors(count: u64) -> bool {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    if hard < count {
+        eprintln!("skipped: needs {count} file descriptors and the limit is {hard}");
+        return false;
+    }
+    if soft < count {
+        setrlimit(Resource::RLIMIT_NOFILE, count, hard).expect("a soft limit below the hard one");
+    }
+    true
+}
+
+/// Waits until there is nothing left but `listeners` (each a socket with a port).
+fn assert_nothing_left(bed: &Bed, wire: Wire, listeners: usize) {
+    let kernel_ports = if wire == Wire::Xdp { listeners } else { 0 };
+    let left = |census: Census| (census.sockets, census.held, census.time_waits, census.kernel_ports);
+    until("everything is given back", || left(bed.runtime.census()) == (listeners, listeners, 0, kernel_ports));
+}
+
+fn server(bed: &Bed) -> EchoServer {
+    let any = SocketAddr::from(([0_u16; 8], 7));
+    EchoServer::start_at(&bed.runtime, any, Duration::from_millis(100))
+}
+
+/// Short connections from the kernel, which closes first every other time, by four threads.
+fn visits(bed: &Bed, count: u32) {
+    bed.at_peer(|| {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                scope.spawn(move || {
+                    for number in 0..count / 4 {
+                        let to = ours((number + thread) % 2 == 0, 7);
+                        let mut kernel = patient(std::net::TcpStream::connect(to).expect("connected"));
+                        kernel.write_all(&number.to_le_bytes()).expect("written");
+                        if number % 2 == 0 {
+                            // Half closed: the server closes, and then we.
+                            kernel.shutdown(std::net::Shutdown::Write).expect("open");
+                        }
+                        let mut answer = [0; 4];
+                        kernel.read_exact(&mut answer).expect("answered");
+                        assert_eq!(u32::from_le_bytes(answer), number);
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// Short connections to the kernel, one after the other.
+fn calls(bed: &Bed, count: u32) {
+    let kernel = bed.at_peer(|| std::net::TcpListener::bind("[::]:9").expect("bound"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..count {
+                let mut stream = patient(kernel.accept().expect("a connection").0);
+                let mut request = [0; 4];
+                stream.read_exact(&mut request).expect("a request");
+                stream.write_all(&request).expect("written");
+            }
+        });
+        for number in 0..count {
+            let stream = crate::common::connect(&bed.runtime, theirs(number % 2 == 0, 9));
+            stream.write_all(&number.to_le_bytes()).expect("written");
+            let mut answer = [0; 4];
+            stream.read_exact(&mut answer).expect("answered");
+            assert_eq!(u32::from_le_bytes(answer), number);
+        }
+    });
+}
+
+/// A thousand of these may be in TIME-WAIT, with a kernel socket each.
+const SPARE: u64 = 8_000;
+
+fn one_after_the_other(wire: Wire) {
+    if !is_possible(wire) || !has_descriptors(SPARE) {
+        return;
+    }
+    in_namespace(|| {
+        let bed = Bed::new(wire, "suspend20", |builder| {
+            builder.stack(|settings| settings.time_wait = Duration::from_millis(200))
+        });
+        let server = server(&bed);
+        visits(&bed, 8_000);
+        assert_nothing_left(&bed, wire, 1);
+        drop(server);
+        calls(&bed, 2_000);
+        assert_nothing_left(&bed, wire, 0);
+        assert_eq!(bed.runtime.stack_counters().tcp_passive_opens, 8_000);
+        assert_eq!(bed.runtime.stack_counters().tcp_active_opens, 2_000);
+    });
+}
+
+#[test]
+fn ten_thousand_connections_leave_nothing_over_tap() {
+    one_after_the_other(Wire::Tap);
+}
+
+#[test]
+fn ten_thousand_connections_leave_nothing_over_af_xdp() {
+    one_after_the_other(Wire::Xdp);
+}
+
+const AT_ONCE: u32 = 5_000;
+
+fn at_once(wire: Wire) {
+    if !is_possible(wire) || !has_descriptors(4 * u64::from(AT_ONCE)) {
+        return;
+    }
+    in_namespace(|| {
+        let bed = Bed::new(wire, "suspend20", |builder| builder);
+        {
+            let _server = server(&bed);
+            let mut kernels: Vec<_> = bed.at_peer(|| {
+                let connect = |number| std::net::TcpStream::connect(ours(number % 2 == 0, 7)).expect("connected");
+                (0..AT_ONCE).map(connect).map(patient).collect()
+            });
+            for (number, kernel) in kernels.iter_mut().enumerate() {
+                kernel.write_all(&number.to_le_bytes()).expect("written");
+            }
+            assert_eq!(bed.runtime.census().held, AT_ONCE as usize + 1);
+            for (number, kernel) in kernels.iter_mut().enumerate() {
+                let mut answer = [0; 8];
+                kernel.read_exact(&mut answer).expect("answered");
+                assert_eq!(usize::from_le_bytes(answer), number);
+            }
+        }
+        assert_nothing_left(&bed, wire, 0);
+        outwards(&bed);
+        assert_nothing_left(&bed, wire, 0);
+    });
+}
+
+/// As many to the kernel, in one epoll.
+fn outwards(bed: &Bed) {
+    let kernel = bed.at_peer(|| std::net::TcpListener::bind("[::]:9").expect("bound"));
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(|| {
+            let accept = || patient(kernel.accept().expect("a connection").0);
+            let mut streams: Vec<_> = std::iter::repeat_with(accept).take(AT_ONCE as usize).collect();
+            for stream in &mut streams {
+                let mut request = [0; 4];
+                stream.read_exact(&mut request).expect("a request");
+                stream.write_all(&request).expect("written");
+            }
+            streams
+        });
+        let epoll = bed.runtime.epoll();
+        let streams: Vec<TcpStream> = (0..AT_ONCE)
+            .map(|number| {
+                let stream = crate::common::connect(&bed.runtime, theirs(number % 2 == 0, 9));
+                stream.set_nonblocking(true);
+                stream.write_all(&number.to_le_bytes()).expect("room");
+                epoll.add(&stream, number.into(), Interest::IN).expect("new");
+                stream
+            })
+            .collect();
+        let (mut events, mut answered) = (Vec::new(), 0);
+        while answered < AT_ONCE {
+            assert!(epoll.wait(&mut events, 64, Some(PATIENCE)).expect("a wait") > 0, "{answered} answers");
+            for event in &events {
+                let mut answer = [0; 4];
+                assert_eq!(streams[event.token as usize].read(&mut answer).expect("an answer"), 4);
+                assert_eq!(u64::from(u32::from_le_bytes(answer)), event.token);
+                answered += 1;
+            }
+        }
+        drop((streams, echo.join().expect("echoed")));
+    });
+}
+
+#[test]
+fn five_thousand_at_once_over_tap() {
+    at_once(Wire::Tap);
+}
+
+#[test]
+fn five_thousand_at_once_over_af_xdp() {
+    at_once(Wire::Xdp);
+}

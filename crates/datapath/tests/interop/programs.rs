@@ -1,0 +1,136 @@
+//! Programs that people use: curl gets a page, nc talks and half closes, iperf3 measures.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use abey_datapath::{Error, Runtime, TcpListener, TcpStream};
+
+use crate::common::{Bed, PATIENCE, Wire, has, in_namespace, is_possible, ours};
+use crate::support::EchoServer;
+
+fn listen(runtime: &Runtime, port: u16) -> TcpListener {
+    let listener = TcpListener::bind(runtime, SocketAddr::from(([0_u16; 8], port))).expect("a listener");
+    listener.set_timeout(Some(Duration::from_millis(100)));
+    listener
+}
+
+/// Over both wires, if `program` is there.
+fn with(program: &str, argument: &str, test: impl Fn(&Bed) + Sync) {
+    for wire in [Wire::Tap, Wire::Xdp] {
+        if has(program, argument) && is_possible(wire) {
+            in_namespace(|| test(&Bed::new(wire, "suspend20", |builder| builder)));
+        }
+    }
+}
+
+/// Accepts connections one at a time until `stop`.
+fn serve(listener: &TcpListener, stop: &AtomicBool, each: impl Fn(TcpStream)) {
+    while !stop.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_timeout(Some(PATIENCE));
+                each(stream);
+            }
+            Err(Error::TimedOut) => {}
+            Err(error) => panic!("accept: {error}"),
+        }
+    }
+}
+
+/// HTTP/1.1: the same body to every request, as long as the client asks.
+fn http(stream: &TcpStream, body: &[u8]) {
+    let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut buffer).expect("read") {
+            0 => return,
+            count => request.extend_from_slice(&buffer[..count]),
+        }
+        while let Some(end) = request.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            request.drain(..end + 4);
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            stream.write_all(head.as_bytes()).expect("written");
+            stream.write_all(body).expect("written");
+        }
+    }
+}
+
+#[test]
+fn curl_gets_ten_megabytes_twice_over_one_connection() {
+    let body: Vec<u8> = (0..10_000_000_u32).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 17) as u8).collect();
+    with("curl", "--version", |bed| {
+        let (listener, stop) = (listen(&bed.runtime, 80), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| serve(&listener, &stop, |stream| http(&stream, &body)));
+            for is_v4 in [true, false] {
+                let url = format!("http://{}/", ours(is_v4, 80));
+                let output = bed.at_peer(|| {
+                    let mut curl = Command::new("curl");
+                    curl.args(["-sS", "-g", "--http1.1", "--noproxy", "*", "--max-time", "60", &url, &url]);
+                    curl.output().expect("curl runs")
+                });
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                assert!(
+                    output.stdout.len() == 2 * body.len() && output.stdout.chunks(body.len()).all(|got| got == body)
+                );
+            }
+            stop.store(true, Ordering::Relaxed);
+            server.join().expect("served");
+        });
+    });
+}
+
+#[test]
+fn nc_gets_back_what_it_sent_and_closed_after() {
+    let text: Vec<u8> = (0..200_000).flat_map(|number: u32| format!("{number}\n").into_bytes()).collect();
+    with("nc", "-h", |bed| {
+        let any = SocketAddr::from(([0_u16; 8], 7));
+        let _server = EchoServer::start_at(&bed.runtime, any, Duration::from_millis(100));
+        for is_v4 in [true, false] {
+            let address = ours(is_v4, 7).ip().to_string();
+            let mut nc = bed.at_peer(|| {
+                let mut nc = Command::new("nc");
+                nc.args(["-N", "-w", "20", &address, "7"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+                nc.spawn().expect("nc runs")
+            });
+            let (mut input, mut output) = (nc.stdin.take().expect("piped"), nc.stdout.take().expect("piped"));
+            let mut back = Vec::new();
+            std::thread::scope(|scope| {
+                // Dropped after the last byte, which makes nc shut its direction down.
+                scope.spawn(|| input.write_all(&text).map(|()| drop(input)).expect("written"));
+                output.read_to_end(&mut back).expect("read");
+            });
+            assert!(nc.wait().expect("waited").success() && back == text);
+        }
+    });
+}
+
+#[test]
+fn iperf3_measures_both_directions() {
+    with("iperf3", "--version", |bed| {
+        let (listener, stop) = (listen(&bed.runtime, 5201), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                serve(&listener, &stop, |control| crate::iperf3::serve(&control, &listener));
+            });
+            for (is_v4, direction) in [(true, None), (true, Some("-R")), (false, None), (false, Some("-R"))] {
+                let address = ours(is_v4, 5201).ip().to_string();
+                let output = bed.at_peer(|| {
+                    let mut client = Command::new("iperf3");
+                    client.args(["-c", &address, "-n", "64M", "-J"]).args(direction);
+                    client.output().expect("iperf3 runs")
+                });
+                let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a document");
+                assert!(output.status.success() && report["error"].is_null(), "{report:#}");
+                let received = &report["end"]["sum_received"];
+                assert!(received["bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{received}");
+                let rate = received["bits_per_second"].as_f64().expect("a rate");
+                eprintln!("iperf3 {address} {}: {:.0} Mbit/s", direction.unwrap_or("  "), rate / 1e6);
+            }
+            stop.store(true, Ordering::Relaxed);
+            server.join().expect("served");
+        });
+    });
+}
