@@ -7,14 +7,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, UdpSocket as KernelUdp};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use abey_datapath::{Builder, OpenError, Runtime, SocketError, TcpListener, TcpStream, UdpSocket};
 use abey_nic::{Options, Warning};
 use common::{
     PATIENCE, Wire, checked_veth, connect, echo, has_program, in_namespace, inside, ip, is_possible, ours, patient,
-    run, theirs, until, veth,
+    run, theirs, this_program, until, veth,
 };
 
 fn builder() -> Builder {
@@ -257,12 +257,7 @@ fn child() {
 #[test]
 fn after_a_process_that_was_killed_the_kernel_answers_resets() {
     on_a_pair(|far| {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "child", "--nocapture"])
-            .env(CHILD, "1")
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("start the child");
+        let mut child = this_program("child", CHILD).spawn().expect("start the child");
         let mut visitor = None;
         until("it listens", || {
             visitor = inside(&far, || std::net::TcpStream::connect(ours(true, 80))).ok();
@@ -370,14 +365,9 @@ fn as_nobody() {
 
 #[test]
 fn without_permission_it_says_what_it_needs() {
-    on_a_pair(|_far| {
-        let program = std::env::current_exe().expect("this program");
-        let mut child = Command::new(program);
-        child.args(["--exact", "as_nobody", "--nocapture"]).env(CHILD, "1").current_dir("/");
-        match child.gid(NOBODY).uid(NOBODY).output() {
-            Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout)),
-            Err(error) => eprintln!("skipped: user {NOBODY} cannot run the test program: {error}"),
-        }
+    on_a_pair(|_far| match this_program("as_nobody", CHILD).gid(NOBODY).uid(NOBODY).output() {
+        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+        Err(error) => eprintln!("skipped: user {NOBODY} cannot run the test program: {error}"),
     });
 }
 

@@ -5,11 +5,12 @@ mod common;
 
 use std::fs::File;
 use std::net::UdpSocket;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use abey_nic::{Checksum, Frame, LinkState, Nic, Options, Protocol, QueuePair, Warning, XdpCopy, checksum, open};
-use common::{Side, has_program, in_namespace, inside, introduce, ip, parse_udp, receive_udp, udp, until};
+use common::{
+    Side, has_program, in_namespace, inside, introduce, ip, parse_udp, receive_udp, this_program, udp, until,
+};
 
 const NEAR: [u8; 6] = [2, 0, 0, 0, 8, 1];
 const FAR: [u8; 6] = [2, 0, 0, 0, 8, 2];
@@ -286,13 +287,7 @@ fn nothing_is_left_of_a_process_that_was_killed() {
     in_namespace(|| {
         let far = veth(1);
         assert!(!has_program());
-        // The child inherits the namespace of this thread.
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "child", "--nocapture"])
-            .env(CHILD, "1")
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("start the child");
+        let mut child = this_program("child", CHILD).spawn().expect("start the child");
         until("the program is attached", has_program);
         child.kill().expect("kill");
         child.wait().expect("wait");

@@ -4,13 +4,15 @@
 //! both directions. Needs root and `/dev/net/tun`; says so and passes otherwise.
 
 mod common;
+#[path = "../../nic/tests/common/namespace.rs"]
+mod namespace;
 
 use std::{
     collections::HashMap,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::fd::AsFd,
-    process::{Command, Stdio},
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -21,9 +23,9 @@ use std::{
 
 use abey_tcpip::{Frames, Instant, IoError, Readiness, Shutdown, SocketError, SocketId, Stack};
 use common::{Impairment, MICROSECOND, MILLISECOND, Wire, byte, settings, stack};
+use namespace::ip;
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sched::{CloneFlags, unshare},
     sys::socket::Backlog,
 };
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
@@ -55,28 +57,13 @@ struct Bed {
     silence: Duration,
 }
 
-/// Runs `test` in a thread with a network namespace of its own, or says why not.
-fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: needs root to make a network namespace and a TAP device");
-        return;
+/// Runs `test` in a network namespace of its own, if there can be a TAP device.
+fn in_namespace(test: impl FnOnce() + Send) {
+    if std::path::Path::new("/dev/net/tun").exists() {
+        namespace::in_namespace(test);
+    } else {
+        eprintln!("skipped: needs /dev/net/tun");
     }
-    if !std::path::Path::new("/dev/net/tun").exists() || Command::new("ip").arg("-V").output().is_err() {
-        eprintln!("skipped: needs /dev/net/tun and the program `ip`");
-        return;
-    }
-    let thread = std::thread::spawn(|| {
-        unshare(CloneFlags::CLONE_NEWNET).expect("root may make a namespace");
-        test();
-    });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
-}
-
-fn ip(arguments: &str) {
-    let status = Command::new("ip").args(arguments.split(' ')).stdout(Stdio::null()).status();
-    assert!(status.is_ok_and(|status| status.success()), "ip {arguments}");
 }
 
 /// What a program prints.

@@ -14,6 +14,7 @@
 mod control;
 mod handover;
 mod interface;
+mod lease;
 mod neighbors;
 mod ports;
 
@@ -24,7 +25,7 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) use control::Control;
 pub(crate) use handover::Handover;
 pub(crate) use interface::Interface;
-pub(crate) use ports::{Lease, Users};
+pub(crate) use lease::{Lease, Users};
 
 use crate::error::{BuildError, SystemError};
 use crate::sleeper::Sleeper;

@@ -4,14 +4,14 @@
 //! the interface, which leaves the port free on others.
 //!
 //! A port is needed longer than the socket it was opened for: the connection's last segments, and TIME-WAIT, must still
-//! come to us, as the kernel would answer them with resets. So a [`Lease`] that is dropped *lingers* until the stack knows
-//! no connection of its port any more; the control thread looks.
+//! come to us, as the kernel would answer them with resets. So the port of a [`Lease`] that is dropped *lingers* until the
+//! stack knows no connection of it any more; the control thread looks.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use abey_delivery::NapiIndex;
@@ -20,15 +20,15 @@ use nix::libc;
 use socket2::{Domain, Socket, Type};
 
 use super::Kernel;
+use super::lease::{Lease, Users};
 use crate::error::OpenError;
-use crate::shard::Shard;
 
 /// Ports that are tried at most for one that the NIC steers to the wanted shard.
 const TRIES: usize = 1024;
 /// When a lingering port is looked at again: first, and at most. The time between doubles.
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-type Key = (Protocol, u16);
+pub(super) type Key = (Protocol, u16);
 
 /// The reservations of one runtime.
 #[derive(Debug)]
@@ -59,74 +59,6 @@ struct Lingering {
     wait: Duration,
 }
 
-/// Whose packets a port is needed for.
-#[derive(Debug)]
-pub(crate) enum Users {
-    /// Nobody's but the socket's that has the lease.
-    None,
-    /// One connection's.
-    Flow { shard: Weak<Shard>, local: SocketAddr, remote: SocketAddr },
-    /// Those of every connection with this port.
-    Port { shards: Vec<Weak<Shard>>, port: u16 },
-}
-
-impl Users {
-    fn are_gone(&self) -> bool {
-        match self {
-            Self::None => true,
-            Self::Flow { shard, local, remote } => shard
-                .upgrade()
-                .is_none_or(|shard| shard.with(|core| core.over || !core.stack.has_flow(*local, *remote))),
-            Self::Port { shards, port } => shards
-                .iter()
-                .filter_map(Weak::upgrade)
-                .all(|shard| shard.with(|core| core.over || !core.stack.has_flow_at(*port))),
-        }
-    }
-}
-
-/// A port that is reserved and redirected as long as this lives, and as its users need it.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    kernel: Arc<Kernel>,
-    key: Key,
-    users: Users,
-}
-
-impl Lease {
-    pub(crate) fn port(&self) -> u16 {
-        self.key.1
-    }
-
-    /// Whose packets the port is needed for when the lease is dropped.
-    pub(crate) fn set_users(&mut self, users: Users) {
-        self.users = users;
-    }
-
-    /// Connections from this port live in `shard`. To be said before the first packet is sent.
-    pub(crate) fn set_shard(&self, shard: NapiIndex) {
-        if let Some(handover) = &self.kernel.handover {
-            handover.set(self.port(), Some(shard));
-        }
-    }
-
-    /// The kernel socket that holds the port: bound, not listening. `None` when the runtime is gone.
-    pub(crate) fn kernel_socket(&self) -> Option<Arc<OwnedFd>> {
-        self.kernel.ports.table().reserved.get(&self.key).map(|reserved| reserved.socket.clone())
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let users = std::mem::replace(&mut self.users, Users::None);
-        if users.are_gone() {
-            self.kernel.give_back(self.key);
-        } else {
-            self.kernel.linger(self.key, users);
-        }
-    }
-}
-
 impl Kernel {
     /// Reserves `port`, which may be ours already.
     pub(crate) fn reserve(self: &Arc<Self>, protocol: Protocol, port: u16) -> Result<Lease, OpenError> {
@@ -142,7 +74,7 @@ impl Kernel {
             self.ports.redirect(&mut table, key, socket)?;
         }
         drop(table);
-        Ok(Lease { kernel: self.clone(), key, users: Users::None })
+        Ok(Lease::new(self, key))
     }
 
     /// Reserves a port that the kernel chooses and `accepts` likes.
@@ -170,14 +102,14 @@ impl Kernel {
         }
         self.ports.redirect(&mut table, (protocol, port), socket)?;
         drop(table);
-        Ok(Lease { kernel: self.clone(), key: (protocol, port), users: Users::None })
+        Ok(Lease::new(self, (protocol, port)))
     }
 
     /// Shares a reservation, if there is one.
     pub(crate) fn share(self: &Arc<Self>, protocol: Protocol, port: u16) -> Option<Lease> {
         let key = (protocol, port);
         self.ports.table().reserved.get_mut(&key)?.leases += 1;
-        Some(Lease { kernel: self.clone(), key, users: Users::None })
+        Some(Lease::new(self, key))
     }
 
     /// Whether a TCP port is reserved that further connections in `shard` can be made from.
@@ -186,7 +118,7 @@ impl Kernel {
         arrives && self.ports.table().reserved.contains_key(&(Protocol::Tcp, port))
     }
 
-    fn give_back(&self, key: Key) {
+    pub(super) fn give_back(&self, key: Key) {
         let mut table = self.ports.table();
         if self.ports.release(&mut table, key)
             && let Some(handover) = &self.handover
@@ -195,7 +127,7 @@ impl Kernel {
         }
     }
 
-    fn linger(&self, key: Key, users: Users) {
+    pub(super) fn linger(&self, key: Key, users: Users) {
         let mut table = self.ports.table();
         let is_first = table.lingering.is_empty();
         table.lingering.push(Lingering { key, users, due: Instant::now() + LOOK.0, wait: LOOK.0 });
@@ -304,6 +236,11 @@ impl Reservations {
         self.redirected.detach();
         table.lingering.clear();
         table.reserved.clear();
+    }
+
+    /// The socket that holds a port.
+    pub(super) fn socket(&self, key: Key) -> Option<Arc<OwnedFd>> {
+        self.table().reserved.get(&key).map(|reserved| reserved.socket.clone())
     }
 
     /// How many ports are reserved.

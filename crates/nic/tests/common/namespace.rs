@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns, unshare};
@@ -116,4 +116,12 @@ pub(crate) fn introduce(far: &File) {
 pub(crate) fn has_program() -> bool {
     let output = Command::new("ip").args(["-details", "link", "show", "near0"]).output().expect("ip");
     String::from_utf8_lossy(&output.stdout).contains("xdp")
+}
+
+/// This test program again, to run the test `name` alone, with `variable` in its environment. It inherits the namespace of
+/// the calling thread.
+pub(crate) fn this_program(name: &str, variable: &str) -> Command {
+    let mut program = Command::new(std::env::current_exe().expect("this program"));
+    program.args(["--exact", name, "--nocapture"]).env(variable, "1").current_dir("/").stdout(Stdio::null());
+    program
 }
