@@ -25,6 +25,9 @@ use crate::error::OpenError;
 
 /// Ports that are tried at most for one that the NIC steers to the wanted shard.
 const TRIES: usize = 1024;
+/// How long a port that seems taken is tried again: a program that this process starts has copies of all descriptors until
+/// its own image is loaded, and so keeps a port that was just given back.
+const STARTING: Duration = Duration::from_millis(50);
 /// When a lingering port is looked at again: first, and at most. The time between doubles.
 const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
@@ -62,6 +65,16 @@ struct Lingering {
 impl Kernel {
     /// Reserves `port`, which may be ours already.
     pub(crate) fn reserve(self: &Arc<Self>, protocol: Protocol, port: u16) -> Result<Lease, OpenError> {
+        let end = Instant::now() + STARTING;
+        loop {
+            match self.try_reserve(protocol, port) {
+                Err(OpenError::PortInUse { .. }) if Instant::now() < end => std::thread::sleep(STARTING / 25),
+                result => return result,
+            }
+        }
+    }
+
+    fn try_reserve(self: &Arc<Self>, protocol: Protocol, port: u16) -> Result<Lease, OpenError> {
         let mut table = self.ports.table();
         if table.over {
             return Err(OpenError::RuntimeGone);
@@ -73,7 +86,6 @@ impl Kernel {
             let socket = self.ports.bind(protocol, port)?;
             self.ports.redirect(&mut table, key, socket)?;
         }
-        drop(table);
         Ok(Lease::new(self, key))
     }
 
