@@ -172,12 +172,12 @@ fn over_af_xdp() {
 
 #[test]
 fn over_a_bad_wire_and_tap() {
-    over(Wire::Tap, Some(bad()), 8);
+    over(Wire::Tap, Some(bad()), 4);
 }
 
 #[test]
 fn over_a_bad_wire_and_af_xdp() {
-    over(Wire::Xdp, Some(bad()), 8);
+    over(Wire::Xdp, Some(bad()), 4);
 }
 
 /// What another implementation says of our frames: no wrong checksum, option or length, on a good wire and a bad one.
