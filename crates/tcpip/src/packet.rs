@@ -59,8 +59,8 @@ impl Checksums {
         let sum = match self {
             Self::Partial => pseudo,
             Self::Full => match !checksum::combine(&[pseudo, checksum::data(segment)]) {
-                // Zero means "none" in UDP, and its other representation is as good everywhere.
-                0 => 0xffff,
+                // Zero means "none" in UDP, so that it is sent in its other representation (RFC 768); TCP sends it as it is.
+                0 if protocol == IpProtocol::Udp => 0xffff,
                 sum => sum,
             },
         };
@@ -230,6 +230,19 @@ mod tests {
         assert_eq!((packet.payload, packet.protocol), (&b"payload"[..], IpProtocol::Udp));
         let v6 = frame("fd00::1", "fd00::2", b"payload");
         assert_eq!(parse_v6(&v6[ETHERNET_HEADER..]).unwrap().payload, b"payload");
+    }
+
+    #[test]
+    fn a_checksum_of_zero_is_sent_as_such_but_in_udp() {
+        let (source, destination) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        for (protocol, expected) in [(IpProtocol::Tcp, 0), (IpProtocol::Udp, 0xffff)] {
+            let mut segment = [0; 20];
+            // What makes the sum of everything else all ones.
+            let pseudo = checksum::pseudo_header(&source.into(), &destination.into(), protocol, 20);
+            segment[..2].copy_from_slice(&(!pseudo).to_be_bytes());
+            Checksums::Full.fill(&mut segment, 16, protocol, source, destination);
+            assert_eq!(segment[16..18], u16::to_be_bytes(expected), "{protocol}");
+        }
     }
 
     #[test]
