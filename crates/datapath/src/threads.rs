@@ -11,7 +11,10 @@ use rustix::thread::gettid;
 pub(crate) enum Work {
     Service(NapiId),
     Worker,
+    /// The control socket.
     Control,
+    /// Neighbours and ports of a device that is shared with the kernel.
+    Kernel,
 }
 
 /// The threads that are there.

@@ -127,8 +127,10 @@ impl FlowTable {
         self.short.len() + self.long.len()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Flow> {
-        self.0.keys()
+    /// The own port of every flow.
+    pub(crate) fn local_ports(&self) -> impl Iterator<Item = u16> {
+        let short = self.short.keys().map(|flow| (flow.ports >> 16) as u16);
+        short.chain(self.long.keys().map(|flow| flow.local_port))
     }
 }
 

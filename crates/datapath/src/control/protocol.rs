@@ -297,6 +297,8 @@ pub enum Role {
     Worker,
     /// The control socket.
     Control,
+    /// Neighbours and ports of a device that is shared with the kernel.
+    Kernel,
 }
 
 impl Request {

@@ -142,6 +142,7 @@ fn thread_document(seen: Seen) -> Thread {
         Work::Service(napi) => (Role::Service, Some(number(napi))),
         Work::Worker => (Role::Worker, None),
         Work::Control => (Role::Control, None),
+        Work::Kernel => (Role::Kernel, None),
     };
     Thread { tid: seen.tid, name: seen.name, role, napi, cpu_ns: seen.cpu_ns, cpus: seen.cpus }
 }

@@ -155,7 +155,11 @@ impl Runtime {
         let (Some(interface), Some(kernel)) = (interface, &self.shared.kernel) else { return Ok(()) };
         let control = Control::open(kernel.clone(), interface, self.shared.shards.clone());
         let control = control.map_err(|source| BuildError::AskKernel { device: device.to_owned(), source })?;
-        let thread = std::thread::Builder::new().name("abey-control".to_owned()).spawn(move || control.run());
+        let threads = self.shared.threads.clone();
+        let thread = std::thread::Builder::new().name("abey-kernel".to_owned()).spawn(move || {
+            threads.enter(Work::Kernel);
+            control.run();
+        });
         self.threads.push(thread.map_err(system("start the control thread"))?);
         Ok(())
     }

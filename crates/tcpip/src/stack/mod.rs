@@ -153,7 +153,7 @@ impl Stack {
     /// Whether any connection with this local port is known, be it in TIME-WAIT. Looks at all of them.
     #[must_use]
     pub fn has_flow_at(&self, port: u16) -> bool {
-        self.flows.iter().any(|flow| flow.local_port == port)
+        self.flows.local_ports().any(|own| own == port)
     }
 
     /// Sockets in the timer wheel: with a timer running, or with one that was stopped and did not come to its time yet.

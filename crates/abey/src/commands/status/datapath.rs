@@ -320,6 +320,7 @@ fn thread_row(thread: &Thread, before: &Status, seconds: f64) -> [String; 7] {
         Role::Service => "service",
         Role::Worker => "worker",
         Role::Control => "control",
+        Role::Kernel => "kernel",
     };
     [
         thread.name.clone(),
