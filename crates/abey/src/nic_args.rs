@@ -1,11 +1,17 @@
 //! `--nic` and what goes with it: a server or a load over Abey's own datapath instead of the kernel's sockets.
 
+use std::cell::OnceCell;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::str::FromStr;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use abey_bench::Datapath;
-use abey_datapath::{BuildError, Builder, Runtime};
+use abey_datapath::{BuildError, Runtime};
 use abey_delivery::Mode;
 use abey_load::pin_to_cpus;
 use abey_nic::{MemoryEnd, NicName, OpenError, Options, Pcap, QueuePair, Recording};
@@ -69,15 +75,84 @@ impl FromStr for OwnAddress {
 /// An open NIC with its runtime, and what it is recorded in.
 pub(crate) struct Opened {
     pub(crate) datapath: Datapath,
-    recording: Option<(PathBuf, Recording)>,
+    warnings: Warnings,
+    record: Option<Record>,
 }
 
 impl Opened {
     /// Writes out what was recorded.
     pub(crate) fn finish(self) -> Result<(), Failure> {
+        self.warnings.end();
         drop(self.datapath);
-        let Some((path, recording)) = self.recording else { return Ok(()) };
-        recording.flush().map_err(|error| Failure::check(format!("cannot write {}: {error}", path.display())))
+        self.record.map_or(Ok(()), Record::finish)
+    }
+}
+
+/// How often the NIC is asked for warnings.
+const WARNINGS_EVERY: Duration = Duration::from_secs(1);
+
+/// Tells the operator what is wrong with the other end of the wire, while it is: with a peer that leaves its checksums to
+/// a NIC that is not there, nothing else would ever be heard.
+struct Warnings {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Warnings {
+    fn watch(datapath: Datapath) -> Result<Self, Failure> {
+        let (stop, stopped) = mpsc::channel();
+        let watch = move || loop {
+            let ended = stopped.recv_timeout(WARNINGS_EVERY) != Err(RecvTimeoutError::Timeout);
+            for warning in datapath.runtime().warnings() {
+                eprintln!("abey: {warning}");
+            }
+            if ended {
+                break;
+            }
+        };
+        let thread = std::thread::Builder::new().name("abey-warnings".to_owned()).spawn(watch);
+        let thread = thread.map_err(|error| Failure::lacks(format!("cannot start a thread: {error}")))?;
+        Ok(Self { stop, thread })
+    }
+
+    fn end(self) {
+        // It waits for this or for its time.
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+    }
+}
+
+/// A recording that begins when the NIC is open, so that one that cannot be opened leaves the file as it was.
+#[derive(Clone)]
+struct Record {
+    path: PathBuf,
+    recording: Rc<OnceCell<io::Result<Recording>>>,
+}
+
+impl Record {
+    fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), recording: Rc::default() }
+    }
+
+    /// The queue pair, recorded if the file can be written.
+    fn wrap(&self, queue: Box<dyn QueuePair>) -> Box<dyn QueuePair> {
+        match self.recording.get_or_init(|| Recording::create(&self.path)) {
+            Ok(recording) => Box::new(Pcap::new(queue, recording.clone())),
+            Err(_) => queue,
+        }
+    }
+
+    /// That the file can be written.
+    fn check(&self) -> Result<(), Failure> {
+        match self.recording.get() {
+            Some(Err(error)) => Err(Failure::usage(format!("cannot write {}: {error}", self.path.display()))),
+            _ => Ok(()),
+        }
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        let Some(Ok(recording)) = self.recording.get() else { return Ok(()) };
+        recording.flush().map_err(|error| Failure::check(format!("cannot write {}: {error}", self.path.display())))
     }
 }
 
@@ -153,13 +228,18 @@ impl NicArgs {
                 IpAddr::V6(v6) => builder.gateway_v6(*v6),
             };
         }
-        let (builder, recording) = self.with_nic(builder, nic, end, threads)?;
+        builder = builder.nic(&nic.to_string(), self.options(end, threads));
+        let record = self.pcap.as_deref().map(Record::new);
+        if let Some(record) = record.clone() {
+            builder = builder.decorate(move |_, queue| record.wrap(queue));
+        }
         let datapath = Datapath::new(builder.build().map_err(build_failure)?);
+        record.iter().try_for_each(Record::check)?;
         let queues = datapath.runtime().shards();
         if end == End::Server && threads > queues {
             return Err(too_few_queues(queues, threads));
         }
-        Ok(Opened { datapath, recording })
+        Ok(Opened { warnings: Warnings::watch(datapath.clone())?, datapath, record })
     }
 
     /// What makes no sense together, before anything is opened.
@@ -179,9 +259,6 @@ impl NicArgs {
                     "{nic} has the addresses and routes of its interface: leave out --address and --gateway"
                 ));
             }
-            NicName::AfXdp(_) if self.pcap.is_some() => {
-                return refuse(format!("--pcap does not record {nic}: use memory:NAME or tap:DEV"));
-            }
             _ => {}
         }
         for version in [IpAddr::is_ipv4, IpAddr::is_ipv6] {
@@ -195,24 +272,6 @@ impl NicArgs {
             Some(queues) if end == End::Server && queues < threads => Err(too_few_queues(queues, threads)),
             _ => Ok(()),
         }
-    }
-
-    fn with_nic(
-        &self,
-        builder: Builder,
-        nic: &NicName,
-        end: End,
-        threads: usize,
-    ) -> Result<(Builder, Option<(PathBuf, Recording)>), Failure> {
-        let options = self.options(end, threads);
-        let Some(path) = &self.pcap else { return Ok((builder.nic(&nic.to_string(), options), None)) };
-        let mut nic = abey_nic::open(&nic.to_string(), &options).map_err(|error| build_failure(error.into()))?;
-        let recording = Recording::create(path)
-            .map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))?;
-        let recorded = |queue| Box::new(Pcap::new(queue, recording.clone())) as Box<dyn QueuePair>;
-        let queues = nic.take_queues().into_iter().map(recorded).collect();
-        let builder = builder.queues(&nic.name().to_string(), nic.hardware_address(), queues, nic.rss().cloned());
-        Ok((builder, Some((path.clone(), recording))))
     }
 
     fn options(&self, end: End, threads: usize) -> Options {

@@ -2,9 +2,12 @@
 
 mod serving;
 
+use std::net::IpAddr;
 use std::process::Command;
 use std::time::Duration;
 
+use abey_linux::netns::NetNs;
+use abey_linux::veth::{self, End};
 use serde_json::Value;
 
 use serving::{Serve, abey, output, signal, stderr, wait};
@@ -176,4 +179,61 @@ fn the_kernel_is_the_client_of_a_server_on_a_tap_device() {
     };
     // A thread of its own: the namespace is the thread's.
     std::thread::spawn(work).join().unwrap();
+}
+
+/// Two namespaces joined by a veth pair, `abx0` (198.18.5.1) and `abx1` (198.18.5.2).
+fn joined() -> (NetNs, NetNs) {
+    let (here, there) = (NetNs::create().unwrap(), NetNs::create().unwrap());
+    let address = |last: u8| (IpAddr::from([198, 18, 5, last]), 24);
+    let end = |netns, name, last| End { netns, name, address: address(last) };
+    veth::create(&end(&here, "abx0", 1), &end(&there, "abx1", 2), 1).unwrap();
+    (here, there)
+}
+
+/// A user-space stack sees the checksums that the kernel leaves to a NIC that is not there.
+fn compute_checksums(netns: &NetNs, on: &str) {
+    let off = || Command::new("ethtool").args(["-K", on, "tx", "off"]).output().unwrap();
+    assert!(netns.run(off).unwrap().status.success());
+}
+
+#[test]
+fn a_device_is_shared_with_the_kernel() {
+    if !nix::unistd::geteuid().is_root() || Command::new("ethtool").arg("--version").output().is_err() {
+        eprintln!("skipped: needs root, to make network namespaces, and the `ethtool` program");
+        return;
+    }
+    let (here, there) = joined();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let serve =
+        ["kv", "--nic", "af_xdp:abx0", "--mode", "suspend20", "--counters", "--pcap", file.path().to_str().unwrap()];
+    let kv = here.run(|| Serve::start(&serve)).unwrap();
+    assert_eq!(kv.address, "0.0.0.0:11211");
+    let client = ["memcached", "198.18.5.1:11211", "--keys", "100", "--rate", "1k"];
+    // Before the peer computes checksums nothing comes through, and the server says why.
+    let deaf = there.run(|| output(&[&["load"], &client[..], &["--timeout", "1500ms"]].concat())).unwrap();
+    assert_eq!(deaf.status.code(), Some(1), "{}", stderr(&deaf));
+    compute_checksums(&there, "abx1");
+    let row = there.run(|| load(&client)).unwrap();
+    assert_eq!(row["misses"], 0, "{row}");
+    let (printed, said) = kv.end_saying("TERM");
+    assert!(counters(&printed)["suspensions"].as_u64() > Some(0), "{printed}");
+    assert!(said.contains("ethtool -K PEER tx off") && said.lines().count() == 1, "{said}");
+    assert!(file.as_file().metadata().unwrap().len() > 10_000);
+
+    // The other way round: the kernel serves.
+    let rr = there.run(|| Serve::start(&["rr", "--listen", "198.18.5.2:7"])).unwrap();
+    let row = here.run(|| load(&["rr", "198.18.5.2:7", "--nic", "af_xdp:abx0", "--rate", "1k"])).unwrap();
+    assert_eq!(row["errors"], 0, "{row}");
+    rr.end("TERM");
+
+    // A port that a program of the kernel's world has, and a device without an address.
+    let _kernels = here.run(|| Serve::start(&["kv", "--listen", "198.18.5.1:11211"])).unwrap();
+    for (status, nic, says) in
+        [(1, "af_xdp:abx0", "in use"), (3, "af_xdp:lo", "its MTU is"), (3, "af_xdp:abx9", "no device")]
+    {
+        let done = here.run(|| output(&["serve", "kv", "--nic", nic])).unwrap();
+        let said = stderr(&done);
+        assert_eq!((done.status.code(), said.trim_end().lines().count()), (Some(status), 1), "{nic}: {said}");
+        assert!(said.contains(says), "{nic}: {said}");
+    }
 }

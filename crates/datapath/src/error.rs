@@ -181,7 +181,7 @@ impl From<OpenError> for io::Error {
             OpenError::Network(SocketError::Refused) => io::ErrorKind::ConnectionRefused,
             OpenError::Network(SocketError::Reset) => io::ErrorKind::ConnectionReset,
             OpenError::Network(SocketError::TimedOut) | OpenError::TimedOut => io::ErrorKind::TimedOut,
-            OpenError::Stack(Stack::AddressInUse(_)) => io::ErrorKind::AddrInUse,
+            OpenError::Stack(Stack::AddressInUse(_)) | OpenError::PortInUse { .. } => io::ErrorKind::AddrInUse,
             OpenError::Stack(Stack::AddressNotAvailable(_)) => io::ErrorKind::AddrNotAvailable,
             OpenError::Stack(Stack::NoRoute(_)) => io::ErrorKind::HostUnreachable,
             _ => io::ErrorKind::Other,
