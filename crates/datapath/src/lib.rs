@@ -98,7 +98,8 @@ mod local;
 mod lock;
 mod parking;
 mod pool;
-mod record;
+#[cfg(test)]
+mod replay;
 mod runtime;
 mod service;
 mod shard;
@@ -108,10 +109,10 @@ mod sync;
 mod threads;
 mod wait;
 
+pub use abey_record::{Answer, Call, Recorder, Transition, first_difference};
 pub use abey_tcpip::{IoError, Keepalive, Readiness, Shutdown, SocketError};
 pub use counters::Counters;
 pub use epoll::{Epoll, Event, Interest, Waker};
 pub use error::{BuildError, EpollError, Error, OpenError, SetError, SystemError};
-pub use record::{Answer, Call, Recorder, Transition, first_difference};
 pub use runtime::{Builder, Census, Runtime};
 pub use socket::{Source, TcpListener, TcpStream, UdpSocket};

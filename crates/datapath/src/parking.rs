@@ -29,9 +29,9 @@ impl Parking {
         asleep
     }
 
-    /// The thread is awake.
-    pub(crate) fn end(&self) {
-        self.0.swap(AWAKE, Ordering::SeqCst);
+    /// The thread is awake. Whether somebody woke it, since it began to sleep or was awake last.
+    pub(crate) fn end(&self) -> bool {
+        self.0.swap(AWAKE, Ordering::SeqCst) == WOKEN
     }
 
     /// Wakes the thread. True: it sleeps, and its descriptor must be written to.

@@ -46,6 +46,15 @@ impl Pool {
         self.work.notify_all();
     }
 
+    /// A worker's turn, on the calling thread.
+    #[cfg(test)]
+    pub(crate) fn work_once(&self) {
+        let Some(napi) = self.state().list.take() else { return };
+        let shard = self.state().shards[napi.as_usize()].upgrade();
+        let outcome = shard.map_or(Outcome::Released, |shard| shard.worker_poll());
+        self.state().list.handle_polled(napi, outcome);
+    }
+
     /// A worker's life.
     pub(crate) fn work(&self) {
         let mut state = self.state();

@@ -35,6 +35,12 @@ impl Sleeper {
         1
     }
 
+    /// The thread is awake and is going to look at everything that it may have been woken for: whether it was, since
+    /// [`Self::end`].
+    pub(crate) fn forget(&self) -> bool {
+        self.parking.end()
+    }
+
     /// Wakes the thread; how many system calls that took.
     pub(crate) fn wake(&self) -> u64 {
         if !self.parking.wake() {

@@ -52,21 +52,8 @@ pub(crate) fn sleep<'a>(
     let (mut calls, mut readable, mut interrupted) = (0, false, Vec::new());
     let slept = prepare();
     if slept {
-        let mut descriptors = Vec::with_capacity(1 + driven.len());
-        descriptors.push(PollFd::new(&local.sleeper, PollFlags::IN));
-        let listening = driven.iter().filter(|driven| driven.listens);
-        descriptors
-            .extend(listening.map(|driven| PollFd::from_borrowed_fd(driven.shard.line.nic.as_fd(), PollFlags::IN)));
-        // A signal ends the sleep early, and the caller looks again.
-        let ready = match (clock, until) {
-            (Some(clock), Some(until)) => poll_until(local, clock, until, &mut descriptors),
-            // Without shards there is nothing to wait for but the wake-up.
-            (None, Some(_)) => poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok(),
-            (_, None) => poll(&mut descriptors, None).is_ok(),
-        };
+        (readable, interrupted) = block(local, clock, until, &driven);
         calls += 1;
-        readable = ready && !descriptors[0].revents().is_empty();
-        interrupted.extend(descriptors[1..].iter().map(|descriptor| ready && !descriptor.revents().is_empty()));
     }
     calls += local.sleeper.end(readable);
     if driven.is_empty()
@@ -79,7 +66,32 @@ pub(crate) fn sleep<'a>(
         let interrupted = listens && interrupted.next().unwrap_or(false);
         shard.end_sleep(local.thread, interrupted, std::mem::take(&mut calls));
     }
-    readable || !slept
+    #[cfg(test)]
+    crate::replay::awake();
+    // The shards' work may have made something ready and have woken its own thread, which would not sleep the next time.
+    let woken = local.sleeper.forget();
+    readable || !slept || woken
+}
+
+/// The system call: whether the thread was woken, and which of the interrupts that it listens to came.
+fn block(local: &Local, clock: Option<Clock>, until: Option<Nanos>, driven: &[Driven<'_>]) -> (bool, Vec<bool>) {
+    #[cfg(test)]
+    if let Some((woken, interrupted)) = crate::replay::sleep(until, driven.first().map(|driven| driven.listens)) {
+        return (woken, vec![interrupted]);
+    }
+    let mut descriptors = Vec::with_capacity(1 + driven.len());
+    descriptors.push(PollFd::new(&local.sleeper, PollFlags::IN));
+    let listening = driven.iter().filter(|driven| driven.listens);
+    descriptors.extend(listening.map(|driven| PollFd::from_borrowed_fd(driven.shard.line.nic.as_fd(), PollFlags::IN)));
+    // A signal ends the sleep early, and the caller looks again.
+    let ready = match (clock, until) {
+        (Some(clock), Some(until)) => poll_until(local, clock, until, &mut descriptors),
+        // Without shards there is nothing to wait for but the wake-up.
+        (None, Some(_)) => poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok(),
+        (_, None) => poll(&mut descriptors, None).is_ok(),
+    };
+    let mut told = descriptors.iter().map(|descriptor| ready && !descriptor.revents().is_empty());
+    (told.next().unwrap_or(false), told.collect())
 }
 
 /// Sleeps until a descriptor is readable or `until` has come, rather exactly. Whether the descriptors tell anything.
@@ -102,14 +114,17 @@ fn poll_until(local: &Local, clock: Clock, until: Nanos, descriptors: &mut [Poll
 
 /// A busy poll's steps at one shard.
 pub(crate) fn busy_step(shard: &Shard, thread: u32, step: WaitStep) -> u16 {
-    match step {
+    let work = match step {
         WaitStep::Poll { budget, prefer, .. } => shard.busy_poll(thread, Poller(thread), budget, prefer).0,
         WaitStep::EndPoll { .. } => {
             shard.end_busy_poll(Poller(thread));
             0
         }
         _ => 0,
-    }
+    };
+    #[cfg(test)]
+    crate::replay::pause();
+    work
 }
 
 /// Waits until a socket is ready for some of `interest`, or has failed, or `until` has come. Whether it is.

@@ -100,7 +100,14 @@ impl Builder {
         shared.set_waits(&self.settings);
         // From here on dropping the runtime ends what was started.
         let mut runtime = Runtime { shared, stop: Arc::new(AtomicBool::new(false)), pool, threads: Vec::new() };
-        runtime.start(&device.name, &self.cpus, sleepers, self.workers)?;
+        #[cfg(test)]
+        let replay = crate::replay::now().is_some();
+        #[cfg(not(test))]
+        let replay = false;
+        // In a replay their parts are played.
+        if !replay {
+            runtime.start(&device.name, &self.cpus, sleepers, self.workers)?;
+        }
         runtime.start_control(&device.name, interface)?;
         for shard in runtime.shared.shards.iter() {
             shard.enable();

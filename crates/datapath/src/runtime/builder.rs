@@ -12,7 +12,7 @@ use super::Runtime;
 use super::assemble::{Device, system};
 use crate::error::BuildError;
 use crate::kernel::{Interface, Kernel};
-use crate::record::Recorder;
+use abey_record::Recorder;
 
 /// Most workers of the pool.
 const MAX_WORKERS: usize = 64;

@@ -89,6 +89,11 @@ impl Runtime {
         &self.shared
     }
 
+    #[cfg(test)]
+    pub(crate) fn pool(&self) -> Arc<Pool> {
+        self.pool.clone()
+    }
+
     /// An epoll for this runtime's sockets, with the busy-poll parameters of the mode.
     pub fn epoll(&self) -> Epoll {
         Epoll::new(&self.shared)

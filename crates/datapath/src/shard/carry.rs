@@ -5,7 +5,7 @@ use abey_delivery::{
 };
 
 use super::core::{Core, PollBy};
-use crate::record::Call;
+use abey_record::Call;
 
 impl Core {
     /// Does what the core asks for. Polls that the softirq is to do are done by [`Core::work_off`], before the lock is let

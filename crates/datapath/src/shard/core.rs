@@ -18,7 +18,7 @@ use crate::clock::{Clock, stack_time};
 use crate::counters::Counters;
 use crate::cover::Cover;
 use crate::kernel::Kernel;
-use crate::record::Recorded;
+use abey_record::Recorded;
 
 /// Frames of a receive burst: what one call to the NIC may bring.
 const BURST: usize = 64;

@@ -32,8 +32,8 @@ use crate::cover::Orders;
 use crate::kernel::Kernel;
 use crate::lock::{Held, Marks, PendingLock};
 use crate::pool::Pool;
-use crate::record::{Recorded, Recorder};
 use crate::sleeper::Sleeper;
+use abey_record::{Recorded, Recorder};
 
 const INTERRUPT: Marks = 1;
 const TIMER: Marks = 2;

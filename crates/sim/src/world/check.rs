@@ -10,7 +10,7 @@ use super::thread::State;
 impl World<'_> {
     pub(super) fn start_monitors(&mut self) {
         for queue in &mut self.queues {
-            queue.monitor = Some(Monitor::new(queue.napi.settings()));
+            queue.monitor = Some(Monitor::new(queue.napi.get().settings()));
         }
     }
 
@@ -30,7 +30,7 @@ impl World<'_> {
                 timer: queue.deadline.map(Nanos::from_nanos),
                 attended: queue.servers.iter().any(|server| self.is_attending(*server)),
             };
-            if let Err(violation) = monitor.check(&queue.napi, &around) {
+            if let Err(violation) = monitor.check(queue.napi.get(), &around) {
                 panic!("{} at {}, queue {index}: {violation}: {:?}", self.scenario.mode, self.clock(), queue.napi);
             }
         }

@@ -157,6 +157,11 @@ impl World<'_> {
         let cpu = &mut self.cpus[index];
         cpu.running = Some(level);
         cpu.since = self.now;
+        if left == Some(0) && self.recording.is_some() {
+            // Nothing comes between the two ends of what takes no time.
+            let generation = cpu.generation;
+            return self.work_done(index, generation);
+        }
         if let Some(left) = left {
             let event = Event::Done { cpu: index as u32, generation: cpu.generation };
             self.events.push(self.now + left, event);
@@ -202,7 +207,9 @@ impl World<'_> {
             if let Some((_, left)) = cpu.hard {
                 return (Level::Hard, Some(left));
             }
-            if let Some(irq) = cpu.hard_queue.pop_front() {
+            // Nor between an interrupt and its softirq.
+            let softirq_first = self.recording.is_some() && (cpu.raised || cpu.soft.is_some());
+            if !softirq_first && let Some(irq) = cpu.hard_queue.pop_front() {
                 self.begin_hard(index, irq);
                 continue;
             }

@@ -12,6 +12,7 @@ mod request;
 mod scheduler;
 mod server;
 mod softirq;
+mod taping;
 mod thread;
 mod tracing;
 mod waiter;
@@ -21,11 +22,14 @@ use abey_delivery::{
     EpollConfig, ModeSettings, Nanos, Napi, NapiConfig, NapiIndex, Poller, QueueKey, SoftirqLimits, Store, WorkPool,
 };
 
+use abey_record::{Call, Recorded};
+
 use crate::events::{Event, Events};
 use crate::nic::{Arrival, Packet};
 use crate::outcome::Outcome;
 use crate::profile::{Cost, InputError, Profile};
 use crate::random::Random;
+use crate::recording::{Recording, What};
 use crate::scenario::{Responder, Scenario};
 use crate::trace::Trace;
 use crate::waits::Waits;
@@ -34,6 +38,7 @@ use counts::Counts;
 use cpu::{Cpu, Irq};
 use poll::Queue;
 use server::Server;
+use taping::Tape;
 use thread::{Kind, Thread};
 use tracing::Tracing;
 use waiter::Waiter;
@@ -62,11 +67,37 @@ pub fn run_traced(profile: &Profile, scenario: &Scenario) -> Result<(Outcome, Tr
     Ok((outcome, trace.unwrap_or_default()))
 }
 
+/// Runs a scenario of one queue, CPU and server, and records what happened to the queue from outside, and what was asked of
+/// the delivery core.
+///
+/// The run is not one for figures: whoever polls does so in no time, as does a softirq run, and what that would have cost
+/// comes after it. So nothing ever happens in the middle of a poll, as in a world whose polls are under a lock.
+///
+/// # Errors
+/// If the scenario cannot be, or is not so small.
+pub fn run_recorded(profile: &Profile, scenario: &Scenario) -> Result<Recording, InputError> {
+    profile.validate()?;
+    scenario.validate(profile)?;
+    let topology = &scenario.topology;
+    let sizes = [scenario.queues, topology.cpus(scenario.queues), topology.threads(scenario.queues)];
+    if sizes != [1, 1, 1] {
+        let allowed = "a recording is of one queue, one CPU and one server";
+        return Err(InputError::Value { key: "queues", value: scenario.queues.to_string(), allowed });
+    }
+    let host = scenario.nic.apply(profile);
+    let mut world = World::new(&host, scenario, Some(Tape::default()));
+    // A socket of the datapath knows its queue before its first packet.
+    world.servers[0].handle_ready(world.queues[0].id);
+    world.begin();
+    world.run();
+    Ok(world.recording.take().map(Tape::finish).unwrap_or_default())
+}
+
 fn simulate(profile: &Profile, scenario: &Scenario, traced: bool) -> Result<(Outcome, Option<Trace>), InputError> {
     profile.validate()?;
     scenario.validate(profile)?;
     let host = scenario.nic.apply(profile);
-    let mut world = World::new(&host, scenario);
+    let mut world = World::new(&host, scenario, None);
     if traced {
         world.tracing = Some(Tracing::new(world.cpus.len(), world.queues.len()));
     }
@@ -96,12 +127,13 @@ struct World<'a> {
     clients: Clients,
     counts: Counts,
     tracing: Option<Tracing>,
+    recording: Option<Tape>,
     /// Nanoseconds per cycle, in units of 2^-32.
     ns_per_cycle: u64,
 }
 
 impl<'a> World<'a> {
-    fn new(profile: &'a Profile, scenario: &'a Scenario) -> Self {
+    fn new(profile: &'a Profile, scenario: &'a Scenario, recording: Option<Tape>) -> Self {
         let topology = &scenario.topology;
         let queues = scenario.queues as usize;
         let cpus = topology.cpus(scenario.queues) as usize;
@@ -123,6 +155,7 @@ impl<'a> World<'a> {
             clients: Clients::new(profile, scenario),
             counts: Counts::default(),
             tracing: None,
+            recording,
             ns_per_cycle: (1_000 << 32) / profile.processor.frequency_mhz,
         };
         for index in 0..queues {
@@ -146,7 +179,7 @@ impl<'a> World<'a> {
         let key = QueueKey { device: 1, queue: index as u32 };
         let (id, _) = self.store.attach(key, NapiIndex(index as u32)).expect("every queue is attached once");
         let cpu = scenario.topology.irq_cpu(index as u32, scenario.queues) as usize;
-        let napi = Napi::new(config, self.settings.napi);
+        let napi = Recorded::new(Napi::new(config, self.settings.napi), self.recorder());
         let napi_thread = self.add_thread(Kind::Napi(index), cpu, !scenario.topology.unpinned_pollers);
         let random = Random::new(scenario.seed, 16 + index as u64);
         self.queues.push(Queue::new(self.profile, random, id, napi, cpu, napi_thread));
@@ -193,7 +226,7 @@ impl<'a> World<'a> {
             self.start_monitors();
         }
         for queue in 0..self.queues.len() {
-            let actions = self.queues[queue].napi.enable();
+            let actions = self.queues[queue].napi.act(Call::Enable);
             self.carry_out(queue, self.queues[queue].cpu, actions);
         }
         for server in 0..self.servers.len() {
@@ -266,6 +299,8 @@ impl<'a> World<'a> {
             return false;
         }
         self.counts.received += u64::from(count) + 1;
+        let requests = u32::from(matches!(last, Packet::Data { .. }));
+        self.note(What::Arrival { others: count + 1 - requests, requests });
         if let Some(monitor) = &mut self.queues[queue].monitor {
             monitor.handle_arrival(Nanos::from_nanos(self.now));
         }

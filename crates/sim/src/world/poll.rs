@@ -1,7 +1,9 @@
 //! Queues: polls by anybody, and what the core asks for around them.
 
 use abey_delivery::check::Monitor;
-use abey_delivery::{Actions, InterruptAction, Napi, NapiId, NapiIndex, NapiThread, Outcome, PollContext, TimerAction};
+use abey_delivery::{Actions, InterruptAction, NapiId, NapiIndex, NapiThread, Outcome, PollContext, TimerAction};
+
+use abey_record::{Call, Recorded};
 
 use super::World;
 use super::cpu::Irq;
@@ -13,7 +15,7 @@ use crate::random::Random;
 
 pub(super) struct Queue {
     pub(super) rx: RxQueue,
-    pub(super) napi: Napi,
+    pub(super) napi: Recorded,
     pub(super) id: NapiId,
     /// The CPU that its interrupts go to.
     pub(super) cpu: usize,
@@ -40,7 +42,14 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(profile: &Profile, random: Random, id: NapiId, napi: Napi, cpu: usize, thread: usize) -> Self {
+    pub(super) fn new(
+        profile: &Profile,
+        random: Random,
+        id: NapiId,
+        napi: Recorded,
+        cpu: usize,
+        thread: usize,
+    ) -> Self {
         Self {
             rx: RxQueue::new(&profile.nic, random),
             napi,
@@ -115,9 +124,9 @@ impl World<'_> {
                     state.rx.unmask(self.now);
                     let pending = !state.rx.ring.is_empty();
                     if let Some(monitor) = state.monitor.as_mut().filter(|_| pending) {
-                        monitor.handle_interrupt(&state.napi, true);
+                        monitor.handle_interrupt(state.napi.get(), true);
                     }
-                    next = state.napi.handle_unmasked(now, pending);
+                    next = state.napi.act(Call::Unmasked(now, pending));
                 }
                 None => {}
             }
@@ -180,7 +189,7 @@ impl World<'_> {
 
     /// A context begins to poll: how long the first part takes. Nothing if the instance is not its own.
     pub(super) fn begin_context_poll(&mut self, queue: usize, by: PollContext, cpu: usize) -> Option<u64> {
-        let budget = self.queues[queue].napi.begin_poll(by)?;
+        let budget = self.queues[queue].napi.begin(Call::BeginPoll(by))?;
         let disturbing = by == PollContext::Softirq && self.cpus[cpu].current.is_some();
         Some(self.begin_poll(queue, budget, disturbing, Cost::NONE))
     }
@@ -189,14 +198,14 @@ impl World<'_> {
     pub(super) fn begin_poll(&mut self, queue: usize, budget: u16, disturbing: bool, extra: Cost) -> u64 {
         let state = &mut self.queues[queue];
         if let Some(monitor) = &mut state.monitor {
-            monitor.handle_poll_begin(&state.napi).expect("the core keeps its invariants");
+            monitor.handle_poll_begin(state.napi.get()).expect("the core keeps its invariants");
         }
         state.polling = true;
         state.budget = budget;
         state.work = 0;
         state.disturbing = disturbing;
         let cost = self.take_packets(queue) + self.profile.softirq.poll + extra;
-        self.spend(cost)
+        if self.recording.is_some() { 0 } else { self.spend(cost) }
     }
 
     /// Takes what the ring holds now, within the budget: what these packets cost.
@@ -249,11 +258,11 @@ impl World<'_> {
         self.counts.polls += 1;
         self.counts.polled += u64::from(work);
         self.counts.empty_polls += u64::from(work == 0);
-        let done = state.napi.handle_poll_done(now, work);
+        let done = state.napi.poll_done(now, work);
         if let Some(monitor) = &mut state.monitor {
             let pending = !state.rx.ring.is_empty();
             monitor
-                .handle_poll_done(now, &state.napi, work, pending, by_context, &done)
+                .handle_poll_done(now, state.napi.get(), work, pending, by_context, &done)
                 .expect("the core keeps its invariants");
         }
         self.carry_out(queue, cpu, done.actions);

@@ -13,12 +13,16 @@ use super::cpu::IdleState;
 use super::thread::{Kind, State};
 use crate::events::Event;
 use crate::profile::Cost;
+use crate::recording::What;
 
 impl World<'_> {
     /// Wakes a thread, from something that happens on CPU `waker`.
     pub(super) fn wake(&mut self, index: usize, waker: usize) {
         if self.threads[index].state != State::Asleep {
             return;
+        }
+        if matches!(self.threads[index].kind, Kind::Server(_)) {
+            self.note(What::Woken);
         }
         let (cpu, looked_at) = self.place(index, waker);
         self.charge(waker, cpu, looked_at);

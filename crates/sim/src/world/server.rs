@@ -4,11 +4,14 @@ use std::collections::VecDeque;
 
 use abey_delivery::{NapiId, TimerAction, WaitStep};
 
+use abey_record::Call;
+
 use super::World;
 use super::thread::{Kind, State};
 use super::waiter::Waiter;
 use crate::events::Event;
 use crate::profile::Cost;
+use crate::recording::What;
 use crate::scenario::Responder;
 
 /// A connection with a request in its socket.
@@ -57,6 +60,10 @@ impl Server {
         self.wait.add_socket(napi);
     }
 
+    pub(super) fn handle_ready(&mut self, napi: NapiId) {
+        self.wait.handle_ready(napi);
+    }
+
     /// What its thread is doing when it runs.
     pub(super) fn doing(&self) -> &'static str {
         match self.phase {
@@ -90,7 +97,10 @@ impl World<'_> {
     pub(super) fn server_step(&mut self, index: usize) {
         let server = &mut self.servers[index];
         match server.phase {
-            Phase::Waiting if server.started => self.wait_on(index),
+            Phase::Waiting if server.started => {
+                self.note(What::Step);
+                self.wait_on(index);
+            }
             Phase::Waiting => {
                 server.started = true;
                 self.begin_wait(index);
@@ -106,6 +116,9 @@ impl World<'_> {
                 let server = &mut self.servers[index];
                 server.wait.handle_polled(work);
                 server.phase = Phase::Waiting;
+                if self.recording.is_some() {
+                    return self.begin_step(thread, self.profile.busy_poll.iteration);
+                }
                 self.wait_on(index);
             }
             Phase::Serving => {
@@ -153,16 +166,19 @@ impl World<'_> {
                     if self.end_busy_poll(index, napi) {
                         return;
                     }
+                    if self.recording.is_some() {
+                        return self.begin_step(thread, self.profile.busy_poll.end);
+                    }
                 }
                 WaitStep::Suspend { napi } => {
                     let queue = self.queue_of(napi);
-                    let actions = self.queues[queue].napi.suspend(now);
+                    let actions = self.queues[queue].napi.act(Call::Suspend(now));
                     self.note_suspend(queue, actions.timer);
                     self.carry_out(queue, self.threads[thread].cpu, actions);
                 }
                 WaitStep::Resume { napi } => {
                     let queue = self.queue_of(napi);
-                    let actions = self.queues[queue].napi.resume(now);
+                    let actions = self.queues[queue].napi.act(Call::Resume(now));
                     self.carry_out(queue, self.threads[thread].cpu, actions);
                 }
                 WaitStep::Sleep { until } => {
@@ -198,11 +214,10 @@ impl World<'_> {
         let server = &mut self.servers[index];
         let (thread, poller) = (server.thread, server.wait.poller());
         let extra = self.profile.busy_poll.iteration;
-        if let Some(budget) = self.queues[queue].napi.begin_busy_poll(poller, budget, prefer) {
+        if let Some(budget) = self.queues[queue].napi.begin(Call::BeginBusyPoll(poller, budget, prefer)) {
             self.servers[index].phase = Phase::Polling(queue);
             let left = self.begin_poll(queue, budget, false, Cost::NONE);
-            self.begin_step(thread, extra);
-            self.threads[thread].left += left;
+            self.begin_poll_step(thread, extra, left);
         } else {
             if let Some(monitor) = &mut self.queues[queue].monitor {
                 monitor.handle_refused(prefer);
@@ -222,9 +237,18 @@ impl World<'_> {
         let Some(budget) = budget else { return false };
         self.servers[index].phase = Phase::Polling(queue);
         let left = self.begin_poll(queue, budget, false, Cost::NONE);
-        self.begin_step(thread, self.profile.busy_poll.end);
-        self.threads[thread].left += left;
+        self.begin_poll_step(thread, self.profile.busy_poll.end, left);
         true
+    }
+
+    fn begin_poll_step(&mut self, thread: usize, extra: Cost, left: u64) {
+        if self.recording.is_some() {
+            // What the poll costs comes after it.
+            self.threads[thread].left = 0;
+            return;
+        }
+        self.begin_step(thread, extra);
+        self.threads[thread].left += left;
     }
 
     /// A wait's deadline has come.
@@ -239,7 +263,7 @@ impl World<'_> {
         let now = self.clock();
         let state = &self.queues[queue];
         if let Some(monitor) = &state.monitor {
-            monitor.handle_suspend(now, &state.napi, timer).expect("the core keeps its invariants");
+            monitor.handle_suspend(now, state.napi.get(), timer).expect("the core keeps its invariants");
         }
     }
 }

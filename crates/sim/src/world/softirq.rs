@@ -2,8 +2,11 @@
 
 use abey_delivery::{Outcome as PollOutcome, PollContext, SoftirqStep};
 
+use abey_record::Call;
+
 use super::World;
 use super::cpu::{IdleState, Irq};
+use crate::recording::What;
 
 /// Where a softirq run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,20 +35,22 @@ impl World<'_> {
         let now = self.clock();
         match irq {
             Irq::Nic(queue) => {
+                self.note(What::Interrupt);
                 self.counts.interrupts += 1;
                 let state = &mut self.queues[queue];
                 let pending = !state.rx.ring.is_empty();
                 if let Some(monitor) = &mut state.monitor {
-                    monitor.handle_interrupt(&state.napi, pending);
+                    monitor.handle_interrupt(state.napi.get(), pending);
                 }
-                let actions = state.napi.handle_interrupt(now);
+                let actions = state.napi.act(Call::Interrupt(now));
                 self.carry_out(queue, index, actions);
             }
             Irq::Timer(queue) => {
+                self.note(What::Timer);
                 let queue_state = &mut self.queues[queue];
-                let due = queue_state.napi.timer().is_some_and(|at| at <= now);
-                let owned = queue_state.napi.is_owned();
-                let actions = queue_state.napi.handle_timer(now);
+                let due = queue_state.napi.get().timer().is_some_and(|at| at <= now);
+                let owned = queue_state.napi.get().is_owned();
+                let actions = queue_state.napi.act(Call::Timer(now));
                 if due {
                     queue_state.deadline = None;
                 }
@@ -59,7 +64,7 @@ impl World<'_> {
     }
 
     pub(super) fn begin_soft(&mut self, index: usize) {
-        let left = self.spend(self.profile.softirq.enter);
+        let left = if self.recording.is_some() { 0 } else { self.spend(self.profile.softirq.enter) };
         let cpu = &mut self.cpus[index];
         cpu.soft = Some((SoftPhase::Entering, left));
         cpu.idle = IdleState::Off;

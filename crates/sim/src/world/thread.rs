@@ -5,6 +5,7 @@ use abey_delivery::{Outcome, PollContext, ThreadStep};
 use super::World;
 use super::softirq::SoftPhase;
 use crate::profile::Cost;
+use crate::recording::What;
 
 /// What a thread is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +140,9 @@ impl World<'_> {
         if phase.is_none() && self.cpus[cpu].softirq.is_empty() {
             return self.sleep(thread);
         }
+        if phase.is_none() {
+            self.note(What::Turn);
+        }
         let next = self.softirq_step(cpu, phase.unwrap_or(SoftPhase::Entering));
         match next {
             Some((phase, left)) => {
@@ -165,6 +169,7 @@ impl World<'_> {
                 ThreadStep::Poll => return self.begin_step(thread, self.profile.softirq.enter),
             }
         }
+        self.note(What::Turn);
         match self.begin_context_poll(queue, PollContext::Thread, cpu) {
             Some(left) => {
                 self.threads[thread].poll = Some(SoftPhase::Polling(queue));
@@ -190,9 +195,12 @@ impl World<'_> {
         }
         while let Some(napi) = self.pool.take() {
             let queue = napi.as_usize();
+            self.note(What::Turn);
             if let Some(left) = self.begin_context_poll(queue, PollContext::Workqueue, cpu) {
                 self.threads[thread].poll = Some(SoftPhase::Polling(queue));
-                self.owe(thread, self.profile.thread.work_item);
+                if self.recording.is_none() {
+                    self.owe(thread, self.profile.thread.work_item);
+                }
                 // What a poll works on is in the cache of whoever polled last.
                 if std::mem::replace(&mut self.queues[queue].worked_on, cpu) != cpu {
                     self.disturb(thread, self.profile.thread.migration_cycles);

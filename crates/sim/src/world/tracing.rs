@@ -75,7 +75,7 @@ impl World<'_> {
         for (queue, track) in self.queues.iter().zip(&mut tracing.queues) {
             let state = if !queue.rx.masked {
                 "unmasked"
-            } else if queue.napi.is_suspended() {
+            } else if queue.napi.get().is_suspended() {
                 "suspended"
             } else {
                 "masked"

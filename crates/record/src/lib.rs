@@ -1,5 +1,9 @@
-//! The instance as the datapath calls it, with a recorder: every call with its time and every answer, to be compared with
-//! a plain [`Napi`] that is given the same calls.
+//! Records what a world asks of an instance of the delivery core, and what it answers: every call with its time.
+//!
+//! The datapath and the simulator call their instances through [`Recorded`]. Two recordings are compared with each other, or
+//! one with a plain [`Napi`] that is given the same calls ([`first_difference`]).
+
+#![forbid(unsafe_code)]
 
 use abey_delivery::{Actions, Nanos, Napi, NapiConfig, NapiSettings, PollContext, PollDone, Poller};
 
@@ -59,6 +63,7 @@ pub type Recorder = Box<dyn FnMut(Transition) + Send>;
 
 impl Call {
     /// Makes the call.
+    #[inline]
     pub fn apply(self, napi: &mut Napi) -> Answer {
         match self {
             Self::Enable => Answer::Actions(napi.enable()),
@@ -98,21 +103,51 @@ pub fn first_difference(
     })
 }
 
+/// The first place at which two recordings differ, and what stands there; who busy polls may have other numbers.
+pub fn first_divergence(
+    left: &[Transition],
+    right: &[Transition],
+) -> Option<(usize, Option<Transition>, Option<Transition>)> {
+    let at = (0..left.len().max(right.len())).find(|at| left.get(*at).map(unnamed) != right.get(*at).map(unnamed))?;
+    Some((at, left.get(at).copied(), right.get(at).copied()))
+}
+
+/// The transition with every poller called by the same number.
+fn unnamed(transition: &Transition) -> Transition {
+    const ANYBODY: Poller = Poller(0);
+    let call = match transition.call {
+        Call::BeginBusyPoll(_, budget, prefer) => Call::BeginBusyPoll(ANYBODY, budget, prefer),
+        Call::EndBusyPoll(now, _) => Call::EndBusyPoll(now, ANYBODY),
+        other => other,
+    };
+    Transition { call, ..*transition }
+}
+
 /// A [`Napi`] that is recorded if somebody wants that.
-pub(crate) struct Recorded {
+pub struct Recorded {
     napi: Napi,
     recorder: Option<Recorder>,
 }
 
+impl std::fmt::Debug for Recorded {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.napi.fmt(formatter)
+    }
+}
+
 impl Recorded {
-    pub(crate) fn new(napi: Napi, recorder: Option<Recorder>) -> Self {
+    /// With a recorder, or without.
+    pub fn new(napi: Napi, recorder: Option<Recorder>) -> Self {
         Self { napi, recorder }
     }
 
-    pub(crate) fn get(&self) -> &Napi {
+    /// The instance.
+    #[inline]
+    pub fn get(&self) -> &Napi {
         &self.napi
     }
 
+    #[inline]
     fn call(&mut self, call: Call) -> Answer {
         let answer = call.apply(&mut self.napi);
         if let Some(recorder) = &mut self.recorder {
@@ -122,7 +157,11 @@ impl Recorded {
     }
 
     /// A call that answers with actions.
-    pub(crate) fn act(&mut self, call: Call) -> Actions {
+    ///
+    /// # Panics
+    /// For a call that does not.
+    #[inline]
+    pub fn act(&mut self, call: Call) -> Actions {
         match self.call(call) {
             Answer::Actions(actions) => actions,
             other => unreachable!("{call:?} is answered with actions, not {other:?}"),
@@ -130,21 +169,29 @@ impl Recorded {
     }
 
     /// A call that begins a poll.
-    pub(crate) fn begin(&mut self, call: Call) -> Option<u16> {
+    ///
+    /// # Panics
+    /// For another call.
+    #[inline]
+    pub fn begin(&mut self, call: Call) -> Option<u16> {
         match self.call(call) {
             Answer::Budget(budget) => budget,
             other => unreachable!("{call:?} is answered with a budget, not {other:?}"),
         }
     }
 
-    pub(crate) fn poll_done(&mut self, now: Nanos, work: u16) -> PollDone {
+    /// The end of a poll.
+    #[inline]
+    pub fn poll_done(&mut self, now: Nanos, work: u16) -> PollDone {
         match self.call(Call::PollDone(now, work)) {
             Answer::Done(done) => done,
             other => unreachable!("the end of a poll is not answered with {other:?}"),
         }
     }
 
-    pub(crate) fn end_busy_poll(&mut self, now: Nanos, poller: Poller) -> (Option<u16>, Actions) {
+    /// The end of a busy poll.
+    #[inline]
+    pub fn end_busy_poll(&mut self, now: Nanos, poller: Poller) -> (Option<u16>, Actions) {
         match self.call(Call::EndBusyPoll(now, poller)) {
             Answer::Last(last, actions) => (last, actions),
             other => unreachable!("the end of a busy poll is not answered with {other:?}"),
