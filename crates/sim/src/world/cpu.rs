@@ -199,7 +199,8 @@ impl World<'_> {
                     return (Level::Halted, None);
                 }
                 let halted = self.now - cpu.halted_at;
-                let exit_ns = self.profile.idle.exit_ns(cpu.last_halt, halted);
+                let exit_ns =
+                    if self.recording.is_some() { 0 } else { self.profile.idle.exit_ns(cpu.last_halt, halted) };
                 cpu.last_halt = halted;
                 cpu.idle = IdleState::Waking(exit_ns);
                 continue;

@@ -70,8 +70,8 @@ pub fn run_traced(profile: &Profile, scenario: &Scenario) -> Result<(Outcome, Tr
 /// Runs a scenario of one queue, CPU and server, and records what happened to the queue from outside, and what was asked of
 /// the delivery core.
 ///
-/// The run is not one for figures: whoever polls does so in no time, as does a softirq run, and what that would have cost
-/// comes after it. So nothing ever happens in the middle of a poll, as in a world whose polls are under a lock.
+/// The run is not one for figures: interrupts, softirq runs and polls take no time, and what a thread's polls would have cost
+/// comes after them. So nothing ever happens in the middle of a poll, as in a world whose polls are under a lock.
 ///
 /// # Errors
 /// If the scenario cannot be, or is not so small.

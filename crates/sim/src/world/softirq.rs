@@ -21,7 +21,7 @@ impl World<'_> {
             Irq::Nic(_) => self.profile.interrupt.nic,
             Irq::Timer(_) => self.profile.interrupt.timer,
         };
-        let left = self.spend(cost);
+        let left = if self.recording.is_some() { 0 } else { self.spend(cost) };
         let cpu = &mut self.cpus[index];
         cpu.hard = Some((irq, left));
         cpu.idle = IdleState::Off;
