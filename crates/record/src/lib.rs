@@ -63,27 +63,42 @@ pub type Recorder = Box<dyn FnMut(Transition) + Send>;
 
 impl Call {
     /// Makes the call.
-    #[inline]
     pub fn apply(self, napi: &mut Napi) -> Answer {
         match self {
-            Self::Enable => Answer::Actions(napi.enable()),
-            Self::Disable => Answer::Actions(napi.disable()),
-            Self::Interrupt(now) => Answer::Actions(napi.handle_interrupt(now)),
-            Self::Unmasked(now, pending) => Answer::Actions(napi.handle_unmasked(now, pending)),
-            Self::Timer(now) => Answer::Actions(napi.handle_timer(now)),
-            Self::Settings(settings) => {
-                napi.handle_settings(settings);
-                Answer::Actions(Actions::NONE)
-            }
-            Self::Suspend(now) => Answer::Actions(napi.suspend(now)),
-            Self::Resume(now) => Answer::Actions(napi.resume(now)),
-            Self::BeginPoll(context) => Answer::Budget(napi.begin_poll(context)),
-            Self::BeginBusyPoll(poller, budget, prefer) => Answer::Budget(napi.begin_busy_poll(poller, budget, prefer)),
+            Self::BeginPoll(_) | Self::BeginBusyPoll(..) => Answer::Budget(self.begin(napi)),
             Self::PollDone(now, work) => Answer::Done(napi.handle_poll_done(now, work)),
             Self::EndBusyPoll(now, poller) => {
                 let (last, actions) = napi.end_busy_poll(now, poller);
                 Answer::Last(last, actions)
             }
+            _ => Answer::Actions(self.act(napi)),
+        }
+    }
+
+    #[inline]
+    fn act(self, napi: &mut Napi) -> Actions {
+        match self {
+            Self::Enable => napi.enable(),
+            Self::Disable => napi.disable(),
+            Self::Interrupt(now) => napi.handle_interrupt(now),
+            Self::Unmasked(now, pending) => napi.handle_unmasked(now, pending),
+            Self::Timer(now) => napi.handle_timer(now),
+            Self::Settings(settings) => {
+                napi.handle_settings(settings);
+                Actions::NONE
+            }
+            Self::Suspend(now) => napi.suspend(now),
+            Self::Resume(now) => napi.resume(now),
+            other => unreachable!("{other:?} is not answered with actions"),
+        }
+    }
+
+    #[inline]
+    fn begin(self, napi: &mut Napi) -> Option<u16> {
+        match self {
+            Self::BeginPoll(context) => napi.begin_poll(context),
+            Self::BeginBusyPoll(poller, budget, prefer) => napi.begin_busy_poll(poller, budget, prefer),
+            other => unreachable!("{other:?} begins no poll"),
         }
     }
 }
@@ -148,12 +163,10 @@ impl Recorded {
     }
 
     #[inline]
-    fn call(&mut self, call: Call) -> Answer {
-        let answer = call.apply(&mut self.napi);
+    fn record(&mut self, call: Call, answer: impl FnOnce() -> Answer) {
         if let Some(recorder) = &mut self.recorder {
-            recorder(Transition { call, answer });
+            recorder(Transition { call, answer: answer() });
         }
-        answer
     }
 
     /// A call that answers with actions.
@@ -162,10 +175,9 @@ impl Recorded {
     /// For a call that does not.
     #[inline]
     pub fn act(&mut self, call: Call) -> Actions {
-        match self.call(call) {
-            Answer::Actions(actions) => actions,
-            other => unreachable!("{call:?} is answered with actions, not {other:?}"),
-        }
+        let actions = call.act(&mut self.napi);
+        self.record(call, || Answer::Actions(actions));
+        actions
     }
 
     /// A call that begins a poll.
@@ -174,27 +186,24 @@ impl Recorded {
     /// For another call.
     #[inline]
     pub fn begin(&mut self, call: Call) -> Option<u16> {
-        match self.call(call) {
-            Answer::Budget(budget) => budget,
-            other => unreachable!("{call:?} is answered with a budget, not {other:?}"),
-        }
+        let budget = call.begin(&mut self.napi);
+        self.record(call, || Answer::Budget(budget));
+        budget
     }
 
     /// The end of a poll.
     #[inline]
     pub fn poll_done(&mut self, now: Nanos, work: u16) -> PollDone {
-        match self.call(Call::PollDone(now, work)) {
-            Answer::Done(done) => done,
-            other => unreachable!("the end of a poll is not answered with {other:?}"),
-        }
+        let done = self.napi.handle_poll_done(now, work);
+        self.record(Call::PollDone(now, work), || Answer::Done(done));
+        done
     }
 
     /// The end of a busy poll.
     #[inline]
     pub fn end_busy_poll(&mut self, now: Nanos, poller: Poller) -> (Option<u16>, Actions) {
-        match self.call(Call::EndBusyPoll(now, poller)) {
-            Answer::Last(last, actions) => (last, actions),
-            other => unreachable!("the end of a busy poll is not answered with {other:?}"),
-        }
+        let (last, actions) = self.napi.end_busy_poll(now, poller);
+        self.record(Call::EndBusyPoll(now, poller), || Answer::Last(last, actions));
+        (last, actions)
     }
 }
