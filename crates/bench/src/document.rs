@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Machine, Row};
+use crate::{Machine, Row, World};
 
 /// What `abey bench --json` prints and the report is made from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,10 +25,10 @@ pub struct Document {
 pub struct Setup {
     /// The exact command line.
     pub command: String,
-    /// The server that was measured: "memcached 1.6.18, 1 thread, on CPU 1".
-    pub server: String,
-    /// The load that was put on it: "GET, 20 connections, Poisson arrivals, from CPU 0".
-    pub client: String,
+    /// What was measured in each world, in the order of the table.
+    pub beds: Vec<BedSetup>,
+    /// The load that was put on each server: "GET, 20 connections, Poisson arrivals".
+    pub load: String,
     /// Measured time of one run in milliseconds, without warm-up.
     pub run_ms: u64,
     /// Warm-up before each run in milliseconds.
@@ -37,4 +37,31 @@ pub struct Setup {
     pub repetitions: u32,
     /// Version of Abey.
     pub abey_version: String,
+}
+
+/// Server, client and wire of one world. They differ between worlds, so that figures can be compared within one only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BedSetup {
+    /// The world.
+    pub world: World,
+    /// The server that was measured: "memcached 1.6.18, 1 thread, on CPU 1".
+    pub server: String,
+    /// How the load reaches it: "over the kernel's sockets, from CPU 0".
+    pub client: String,
+    /// The NIC or test network between them: "veth pair, GRO on, TSO off".
+    pub wire: String,
+}
+
+impl Setup {
+    /// What was measured in a world.
+    pub fn bed(&self, world: World) -> Option<&BedSetup> {
+        self.beds.iter().find(|bed| bed.world == world)
+    }
+
+    /// The servers, each once.
+    pub fn servers(&self) -> String {
+        let mut servers: Vec<&str> = self.beds.iter().map(|bed| bed.server.as_str()).collect();
+        servers.dedup();
+        servers.join(" and ")
+    }
 }

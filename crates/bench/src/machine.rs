@@ -18,9 +18,7 @@ pub struct Machine {
     pub hypervisor: Option<bool>,
     /// Memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// The NIC or test bed the packets went through: "veth pair, GRO on, TSO off".
-    pub testbed: String,
-    /// Whether cycles and instructions can be counted.
+    /// Whether this user could count cycles and instructions.
     pub hardware_counters: bool,
     /// When the bench was started, as the reader should see it.
     pub date: String,
@@ -28,14 +26,13 @@ pub struct Machine {
 
 impl Machine {
     /// Reads what `/proc` says of this machine and keeps what only the caller knows.
-    pub fn read(testbed: &str, hardware_counters: bool, date: &str) -> Self {
+    pub fn read(hardware_counters: bool, date: &str) -> Self {
         let cpuinfo = procfs::CpuInfo::current().ok();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
         let memory = procfs::Meminfo::current().ok();
         Self {
             kernel: kernel.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()),
             memory_bytes: memory.map(|memory| memory.mem_total),
-            testbed: testbed.to_owned(),
             hardware_counters,
             date: date.to_owned(),
             ..cpuinfo.map(|info| from_cpuinfo(&info)).unwrap_or_default()
@@ -54,7 +51,6 @@ impl Machine {
             ("Host", self.hypervisor.map(host)),
             ("Memory", self.memory_bytes.map(memory)),
             ("Kernel", self.kernel.as_ref().map(|kernel| format!("Linux {kernel}"))),
-            ("Test bed", Some(self.testbed.clone()).filter(|text| !text.is_empty())),
             ("Hardware counters", Some(counters.to_owned())),
             ("Date", Some(self.date.clone()).filter(|text| !text.is_empty())),
         ]
@@ -100,11 +96,8 @@ mod tests {
 
     #[test]
     fn this_machine() {
-        let machine = Machine::read("veth", false, "today");
-        assert_eq!(
-            (machine.testbed.as_str(), machine.date.as_str(), machine.hardware_counters),
-            ("veth", "today", false)
-        );
+        let machine = Machine::read(false, "today");
+        assert_eq!((machine.date.as_str(), machine.hardware_counters), ("today", false));
         assert!(
             machine.kernel.is_some()
                 && machine.cpus.is_some()

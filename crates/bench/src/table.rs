@@ -3,39 +3,65 @@
 use comfy_table::{CellAlignment, LineStyle, Table, presets};
 
 use crate::compare::{Comparison, LoadPair, ModeRows};
-use crate::{Figure, Figures, Load, Row};
+use crate::{BedSetup, Figure, Figures, Load, Row, World};
 
 /// Figures whose spread is shown in the terminal; with all of them the table would be too wide for one.
 const SPREAD_SHOWN: [Figure; 4] = [Figure::Qps, Figure::Avg, Figure::P99, Figure::CpuPercent];
 
-/// The table for a terminal, at most 140 columns wide, with notes below it; ends in a line feed.
-pub fn terminal(rows: &[Row]) -> String {
-    let mut table = new_table(&headings(rows), 2 + usize::from(several_worlds(rows)));
-    let mut before: Option<&Row> = None;
-    for row in ordered(rows) {
-        // A blank line between loads: rows within one load are what is compared.
-        if before.is_some_and(|before| (before.world, before.load) != (row.world, row.load)) {
-            table.add_row([""]);
+/// Columns of text in the table of results, before its figures: load and mode.
+const TEXT_COLUMNS: usize = 2;
+
+/// A table for each world, for a terminal, at most 140 columns wide, with notes below; ends in a line feed. What is known
+/// of a world's bed stands above its table.
+pub fn terminal(rows: &[Row], beds: &[BedSetup]) -> String {
+    let mut out = String::new();
+    for (world, rows) in by_world(rows) {
+        out += &heading_line(beds, world);
+        let mut table = new_table(&headings(), TEXT_COLUMNS);
+        let mut before: Option<Load> = None;
+        for row in &rows {
+            // A blank line between loads: rows within one load are what is compared.
+            if before.is_some_and(|before| before != row.load) {
+                table.add_row([""]);
+            }
+            table.add_row(cells(row, |figure| padded_spread(&rows, row, figure)));
+            before = Some(row.load);
         }
-        table.add_row(cells(rows, row, |figure| padded_spread(rows, row, figure)));
-        before = Some(row);
+        out += &finish(&table);
+        out.push('\n');
     }
-    with_notes(finish(&table), &notes(rows), "")
+    with_notes(out, &notes(rows), "")
 }
 
-/// The table as Markdown, with notes as a list below it; ends in a line feed.
-pub fn markdown(rows: &[Row]) -> String {
-    let headings: Vec<String> = headings(rows).iter().map(|heading| escape(&heading.replace('\n', " "))).collect();
-    let text = 2 + usize::from(several_worlds(rows));
-    let mut out = markdown_line(&headings);
-    let rule: Vec<String> = (0..headings.len()).map(|at| if at < text { "---" } else { "---:" }.to_owned()).collect();
-    out += &markdown_line(&rule);
-    for row in ordered(rows) {
-        let cells: Vec<String> =
-            cells(rows, row, |figure| spread_text(row, figure)).iter().map(|cell| escape(cell.trim_end())).collect();
-        out += &markdown_line(&cells);
+/// The tables as Markdown, with notes as a list below them; ends in a line feed.
+pub fn markdown(rows: &[Row], beds: &[BedSetup]) -> String {
+    let mut out = String::new();
+    for (world, rows) in by_world(rows) {
+        out += &heading_line(beds, world);
+        let headings: Vec<String> = headings().iter().map(|heading| escape(&heading.replace('\n', " "))).collect();
+        out += &markdown_line(&headings);
+        let rule = |at| if at < TEXT_COLUMNS { "---" } else { "---:" }.to_owned();
+        out += &markdown_line(&(0..headings.len()).map(rule).collect::<Vec<String>>());
+        for row in rows {
+            let cells = cells(row, |figure| spread_text(row, figure));
+            out += &markdown_line(&cells.iter().map(|cell| escape(cell.trim_end())).collect::<Vec<String>>());
+        }
+        out.push('\n');
     }
-    with_notes(out + "\n", &notes(rows), "- ")
+    with_notes(out, &notes(rows), "- ")
+}
+
+/// The rows of each world that there are rows of, in the order of the table.
+pub(crate) fn by_world(rows: &[Row]) -> Vec<(World, Vec<&Row>)> {
+    let ordered = ordered(rows);
+    ordered.chunk_by(|one, next| one.world == next.world).map(|rows| (rows[0].world, rows.to_vec())).collect()
+}
+
+/// What stands above a world's table.
+fn heading_line(beds: &[BedSetup], world: World) -> String {
+    let bed = beds.iter().find(|bed| bed.world == world);
+    let about = bed.map(|BedSetup { server, client, wire, .. }| format!(": {server}\n{wire}; load {client}"));
+    format!("{world}{}\n\n", about.unwrap_or_default())
 }
 
 /// The rows in the order of the table: world, load, mode.
@@ -54,7 +80,7 @@ pub fn notes(rows: &[Row]) -> Vec<String> {
         return vec!["nothing was measured".to_owned()];
     }
     if none(&[Figure::Cycles, Figure::Instructions]) {
-        notes.push("cycles and instructions: this machine has no hardware counters".to_owned());
+        notes.push("cycles and instructions: this machine has no hardware counters, or not for this user".to_owned());
     }
     let blank: Vec<&str> = Figure::ALL
         .into_iter()
@@ -74,7 +100,7 @@ pub fn notes(rows: &[Row]) -> Vec<String> {
         notes.push("medians of runs; ± is half the range between runs, in percent of the median".to_owned());
     }
     for row in ordered(rows) {
-        notes.extend(row.notes.iter().map(|note| format!("{} at {}: {note}", row.mode, row.load)));
+        notes.extend(row.notes.iter().map(|note| format!("{} {} at {}: {note}", row.world, row.mode, row.load)));
     }
     notes
 }
@@ -205,9 +231,8 @@ pub(crate) fn several_worlds(rows: &[Row]) -> bool {
     rows.iter().any(|row| row.world != rows[0].world)
 }
 
-fn headings(rows: &[Row]) -> Vec<String> {
-    let mut headings: Vec<String> = several_worlds(rows).then(|| "world".to_owned()).into_iter().collect();
-    headings.extend(["load".to_owned(), "mode".to_owned()]);
+fn headings() -> Vec<String> {
+    let mut headings = vec!["load".to_owned(), "mode".to_owned()];
     headings.extend(Figure::ALL.map(|figure| {
         let (name, unit) = figure.heading();
         format!("{name}\n{unit}").trim_end().to_owned()
@@ -215,9 +240,8 @@ fn headings(rows: &[Row]) -> Vec<String> {
     headings
 }
 
-fn cells(rows: &[Row], row: &Row, spread: impl Fn(Figure) -> String) -> Vec<String> {
-    let mut cells: Vec<String> = several_worlds(rows).then(|| row.world.to_string()).into_iter().collect();
-    cells.extend([row.load.to_string(), format!("{} {}", row.mode, marks(row)).trim_end().to_owned()]);
+fn cells(row: &Row, spread: impl Fn(Figure) -> String) -> Vec<String> {
+    let mut cells = vec![row.load.to_string(), format!("{} {}", row.mode, marks(row)).trim_end().to_owned()];
     cells.extend(Figure::ALL.map(|figure| match spread(figure) {
         spread if spread.is_empty() => value_text(Some(&row.figures), figure),
         spread => format!("{} {spread}", value_text(Some(&row.figures), figure)),
@@ -226,7 +250,7 @@ fn cells(rows: &[Row], row: &Row, spread: impl Fn(Figure) -> String) -> Vec<Stri
 }
 
 /// The spread as wide as the widest of its column, so that the figures before it stay aligned.
-fn padded_spread(rows: &[Row], row: &Row, figure: Figure) -> String {
+fn padded_spread(rows: &[&Row], row: &Row, figure: Figure) -> String {
     if !SPREAD_SHOWN.contains(&figure) {
         return String::new();
     }

@@ -107,16 +107,16 @@ fn what_comes_from_outside_is_escaped() {
     let mut document = common::document(&["20k"]);
     let evil = "</script><script>alert(1)</script>\"'&";
     document.setup.command = evil.to_owned();
-    document.setup.server = evil.to_owned();
-    document.setup.client = evil.to_owned();
+    document.setup.load = evil.to_owned();
+    let bed = &mut document.setup.beds[0];
+    (bed.server, bed.client, bed.wire) = (evil.to_owned(), evil.to_owned(), evil.to_owned());
     document.machine.cpu_model = Some(evil.to_owned());
-    document.machine.testbed = evil.to_owned();
     document.notes = vec![evil.to_owned()];
     document.rows[0].notes = vec![evil.to_owned()];
     document.rows[0].proof = Some(evil.to_owned());
     let html = html(&document);
     assert!(!html.contains("<script>alert"));
-    assert_eq!(html.matches("&lt;script&gt;alert(1)").count(), 11, "everything is shown, as text");
+    assert_eq!(html.matches("&lt;script&gt;alert(1)").count(), 12, "everything is shown, as text");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn everything_a_reader_needs_is_there() {
     let document = common::document(&["20k", "max"]);
     let html = html(&document);
     let facts =
-        ["Sample CPU @ 3.00GHz", "Linux 6.18.0-sample", "veth pair between", "44001", "abey bench --loads 20k,50k"];
+        ["Sample CPU @ 3.00GHz", "Linux 6.18.0-sample", "linux wire between", "44001", "abey bench --loads 20k,50k"];
     let notes = [
         "no hardware counters",
         "client-bound",
@@ -136,6 +136,25 @@ fn everything_a_reader_needs_is_there() {
         assert!(html.contains(text), "{text}");
     }
     assert!(!report::render(&document, None).contains("Beside the published"));
+}
+
+#[test]
+fn worlds_share_no_axis_and_no_table() {
+    let html = html(&common::two_worlds(&["20k", "max"]));
+    let (_, charts) = html.split_once("<h2>Charts").expect("charts");
+    let (charts, tables) = charts.split_once("<h2>Results").expect("tables");
+    for part in [charts, &tables[..tables.find("<section").expect("more")]] {
+        let (linux, datapath) = part.split_once("World: datapath").expect("a heading");
+        assert!(linux.contains("World: linux") && linux.contains("linux wire between two samples"), "{linux}");
+        assert!(datapath.contains("datapath wire between two samples"), "{datapath}");
+    }
+    assert!(charts.contains("linux-percentiles-20k") && charts.contains("datapath-percentiles-20k"));
+    assert_eq!(tables.matches("<table class=\"sortable\"").count(), 2);
+    for compared in ["linux max beside published max", "datapath max beside published max"] {
+        assert!(html.contains(compared), "{compared}");
+    }
+    // What was proved is told apart as well.
+    assert_eq!(html.matches("<td>datapath</td><td>max</td>").count(), 6);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod common;
 
 use abey_bench::reference::ReferenceTable;
-use abey_bench::{Comparison, Figures, Load, Row, World, stats, table};
+use abey_bench::{Comparison, Figures, Load, Row, stats, table};
 use abey_delivery::Mode;
 
 fn rows(loads: &[&str]) -> Vec<Row> {
@@ -18,7 +18,7 @@ fn cells(line: &str) -> Vec<&str> {
 #[test]
 fn rows_are_ordered_by_load_then_mode() {
     let rows = rows(&["50k", "20k", "max"]);
-    let text = table::terminal(&rows);
+    let text = table::terminal(&rows, &[]);
     println!("{text}");
     let names: Vec<Vec<&str>> =
         text.lines().skip(3).map(cells).filter(|cells| cells.len() > 5).map(|cells| cells[..2].to_vec()).collect();
@@ -42,7 +42,7 @@ fn a_terminal_of_140_columns_is_wide_enough() {
         row.figures.qps = Some(1_236_608.0);
         row.figures.p999_us = Some(114_805.0);
     }
-    let text = table::terminal(&rows);
+    let text = table::terminal(&rows, &[]);
     let widest = text.lines().map(|line| line.chars().count()).max().expect("a table");
     assert!(widest <= 140, "{widest} columns:\n{text}");
     assert!(text.contains("25,261") && text.contains("123,785") && !text.contains("no hardware counters"));
@@ -50,7 +50,7 @@ fn a_terminal_of_140_columns_is_wide_enough() {
 
 #[test]
 fn what_was_not_measured_is_blank_and_said() {
-    let text = table::terminal(&rows(&["20k"]));
+    let text = table::terminal(&rows(&["20k"]), &[]);
     assert!(text.contains("cycles and instructions: this machine has no hardware counters"), "{text}");
     assert!(!text.contains("client-bound") && !text.contains("not proved active"));
     let mut rows = rows(&["20k"]);
@@ -59,11 +59,11 @@ fn what_was_not_measured_is_blank_and_said() {
     }
     rows[1].active = false;
     rows[1].notes = vec!["the first run was repeated".to_owned()];
-    let text = table::terminal(&rows);
+    let text = table::terminal(&rows, &[]);
     assert!(text.contains("not measured: interrupts or wake-ups per second"), "{text}");
     assert!(text.contains("defer50 !") && text.contains("! not proved active"));
     assert!(text.contains("defer50 at 20k: the first run was repeated"));
-    assert_eq!(table::terminal(&[]).lines().last(), Some("nothing was measured"));
+    assert_eq!(table::terminal(&[], &[]).lines().last(), Some("nothing was measured"));
 }
 
 #[test]
@@ -73,16 +73,16 @@ fn spreads_are_percent_of_the_median() {
     for (run, avg) in runs.iter_mut().zip([28.9, 30.1, 31.3]) {
         run.figures.avg_us = Some(avg);
     }
-    let text = table::terminal(&stats::aggregate(&runs));
+    let text = table::terminal(&stats::aggregate(&runs), &[]);
     assert!(text.contains("30.1 ±4%"), "{text}");
-    assert!(table::markdown(&stats::aggregate(&runs)).contains("| 30.1 ±4% |"));
+    assert!(table::markdown(&stats::aggregate(&runs), &[]).contains("| 30.1 ±4% |"));
 }
 
 #[test]
 fn markdown_has_as_many_cells_in_every_line() {
-    let text = table::markdown(&rows(&["20k", "max"]));
+    let text = table::markdown(&rows(&["20k", "max"]), &[]);
     println!("{text}");
-    let lines: Vec<&str> = text.lines().take_while(|line| line.starts_with('|')).collect();
+    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
     assert_eq!(lines.len(), 2 + 12);
     for line in &lines {
         assert_eq!(line.matches('|').count(), 16, "{line}");
@@ -94,14 +94,22 @@ fn markdown_has_as_many_cells_in_every_line() {
 }
 
 #[test]
-fn worlds_are_named_where_there_are_several() {
-    let mut all = rows(&["20k"]);
-    let mut other = all.clone();
-    other.iter_mut().for_each(|row| row.world = World::Datapath);
-    all.extend(other);
-    let text = table::terminal(&all);
-    assert!(text.lines().any(|line| cells(line).starts_with(&["linux", "20k", "base"])), "{text}");
-    assert!(text.lines().any(|line| cells(line).starts_with(&["datapath", "20k", "base"])));
+fn each_world_has_a_table_of_its_own_under_what_was_measured() {
+    let document = common::two_worlds(&["20k"]);
+    let text = table::terminal(&document.rows, &document.setup.beds);
+    println!("{text}");
+    let first_of = |text: &str, words: &str| text.find(words).unwrap_or_else(|| panic!("no {words:?}: {text}"));
+    let [linux, datapath] = ["linux: sample server", "datapath: sample server"].map(|words| first_of(&text, words));
+    assert!(linux < datapath);
+    let (linux, datapath) = (&text[linux..datapath], &text[datapath..]);
+    for (table, avg) in [(linux, "30.7"), (datapath, "307")] {
+        let base: Vec<Vec<&str>> = table.lines().map(cells).filter(|cells| cells.get(1) == Some(&"base")).collect();
+        assert_eq!(base.len(), 1, "{table}");
+        assert!(base[0][3].starts_with(avg), "{base:?}");
+    }
+    let markdown = table::markdown(&document.rows, &document.setup.beds);
+    assert_eq!(markdown.matches("| load | mode |").count(), 2, "{markdown}");
+    assert!(markdown.contains("datapath wire between two samples; load over the sockets of datapath, from CPU 0\n\n|"));
 }
 
 #[test]

@@ -17,6 +17,11 @@ macro_rules! counters {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
 
+            /// Counters from what `value` gives for each name, as in a [`Shard`](crate::control::Shard)'s document.
+            pub fn from_named(mut value: impl FnMut(&'static str) -> u64) -> Self {
+                Self { $($name: value(stringify!($name)),)* }
+            }
+
             /// What was counted since `earlier`.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {

@@ -1,5 +1,7 @@
 //! `abey bench`: every mode on this machine, as a table, a JSON file and an HTML report.
 
+mod parts;
+
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -8,31 +10,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use abey_bench::linux::{App, BenchError, Matrix, Outcome, Progress, measure};
 use abey_bench::reference::ReferenceTable;
-use abey_bench::{Comparison, Document, Load, Machine, Setup, report, stats, table};
+use abey_bench::{
+    BenchError, Comparison, Conditions, Document, Load, Machine, Part, Progress, Run, Setup, measure, report, stats,
+    table,
+};
 use abey_delivery::{Mode, Nanos};
-use abey_linux::library::find_library;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::failure::Failure;
-use crate::linux_world::{Wanted, World};
 use crate::output::{print_document, print_text};
 
-/// Measure every delivery mode on this machine, on a test network of its own
+/// Measure every delivery mode on this machine
 ///
-/// Makes two network namespaces joined by a veth pair, runs memcached (or, where there is none, the built-in `abey
-/// serve kv`) on one CPU through every mode at every load from another CPU, in random order, and proves each mode
-/// active by counters before a row counts. Nothing is left behind. Needs root.
+/// In the datapath world it runs the built-in `abey serve kv` on one CPU, over a shared-memory NIC and Abey's own TCP/IP,
+/// through every mode at every load from another CPU; that needs no root. In the linux world the server is memcached (or,
+/// where there is none, `abey serve kv`) behind a veth pair between two network namespaces; that needs root. Runs are in
+/// random order, and counters prove each mode active before a row counts. Nothing is left behind.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    world: World,
-    /// The modes to measure [default: base,defer50,napibusy,fullbusy,suspend20,threaded]
+    /// Who owns the NIC queue: the kernel, Abey's datapath, or both one beside the other [default: datapath, and linux
+    /// beside it where this user and this kernel can]
+    #[arg(long, value_enum)]
+    world: Option<WorldChoice>,
+    /// The modes to measure [default: those that make a difference to a server that waits in epoll]
     #[arg(long, value_name = "MODE,..", value_delimiter = ',')]
     modes: Vec<Mode>,
-    /// The loads, in requests per second, or `max` for a closed loop
-    #[arg(long, value_name = "LOAD,..", value_delimiter = ',', default_value = "20k,50k")]
+    /// The loads, in requests per second, or `max` for a closed loop [default: 20k,50k; in the datapath world also max]
+    #[arg(long, value_name = "LOAD,..", value_delimiter = ',')]
     loads: Vec<Load>,
     /// Runs of each mode at each load
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..))]
@@ -46,7 +51,8 @@ pub(crate) struct Args {
     /// Connections to the server
     #[arg(long, value_name = "N", default_value_t = 20)]
     connections: usize,
-    /// The server to measure [default: memcached if it is installed, otherwise kv]
+    /// The server to measure in the linux world [default: memcached if it is installed, otherwise kv]; memcached is for
+    /// that world alone
     #[arg(long, value_enum)]
     app: Option<AppChoice>,
     /// The seed of the order and of the arrivals [default: drawn, and printed]
@@ -64,6 +70,16 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum WorldChoice {
+    /// The kernel's own NAPI
+    Linux,
+    /// Abey, in user space
+    Datapath,
+    /// Each on its own wire
+    All,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum AppChoice {
     Memcached,
     Kv,
@@ -74,49 +90,45 @@ enum CompareChoice {
     Reference,
 }
 
-/// What `abey bench` measures when it is not told.
-const DEFAULT_MODES: [&str; 6] = ["base", "defer50", "napibusy", "fullbusy", "suspend20", "threaded"];
-
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
-    let (matrix, command) = matrix(&args)?;
+    check_numbers(&args)?;
+    let plan = parts::Plan::new(&args)?;
     check_writable(&args.out)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped_by = Arc::new(AtomicUsize::new(0));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // A second Ctrl-C ends the process at once; the namespaces and the server end with it.
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register_usize(signal, Arc::clone(&stopped_by), signal as usize))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
-    }
-    if let App::BuiltIn(_) = matrix.app
-        && args.app.is_none()
-    {
-        eprintln!("abey: memcached is not installed: measuring the built-in `abey serve kv` instead");
-    }
-    eprintln!("abey: seed {}", matrix.seed);
+    let (stop, stopped_by) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    catch_signals(&stop, &stopped_by)?;
+    let mut notes = Vec::new();
+    let parts = plan.parts(&mut notes)?;
+    let conditions = Conditions {
+        repetitions: args.reps,
+        duration: args.duration.into(),
+        warmup: args.warmup.into(),
+        connections: args.connections,
+        seed: args.seed.unwrap_or_else(rand::random),
+        stop,
+    };
+    eprintln!("abey: seed {}", conditions.seed);
     let bar = progress_bar();
-    let measured = measure(&matrix, &stop, &mut |Progress { mode, done, all }| {
+    let measured = measure(&parts, &conditions, &mut |Progress { world, mode, done, all }| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
-        bar.set_message(mode.to_string());
+        bar.set_message(format!("{mode} ({world})"));
     });
     bar.finish_and_clear();
-    let outcome = match measured {
+    let runs = match measured {
         Err(BenchError::Stopped) => {
             eprintln!("abey: stopped; nothing was written, and nothing is left behind");
             return Ok(ExitCode::from(128 + stopped_by.load(Ordering::Relaxed) as u8));
         }
         other => other.map_err(failure)?,
     };
-    let document = document(&args, &matrix, outcome, command);
+    let document = document(&conditions, &parts, &runs, notes)?;
     let comparison =
         args.compare.map(|CompareChoice::Reference| Comparison::new(&document.rows, &ReferenceTable::memcached()));
     let written = write_files(&args.out, &document, comparison.as_ref())?;
     if args.json {
         return print_document(&document);
     }
-    let mut text = table::terminal(&document.rows);
+    let mut text = table::terminal(&document.rows, &document.setup.beds);
     if let Some(comparison) = &comparison {
         text += &format!("\n{}", table::comparison(comparison));
     }
@@ -126,33 +138,18 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     print_text(&format!("{text}\n{written}\n"))
 }
 
-fn matrix(args: &Args) -> Result<(Matrix, String), Failure> {
-    args.world.only_linux()?;
-    if !nix::unistd::geteuid().is_root() {
-        return Err(Failure::lacks(
-            "abey bench needs root, to make its network namespaces: run it with sudo, for example `sudo -E cargo run \
-             --release -- bench`",
-        ));
+/// What a second Ctrl-C finds is that the process ends at once; namespaces, shared memory and the server end with it.
+fn catch_signals(stop: &Arc<AtomicBool>, stopped_by: &Arc<AtomicUsize>) -> Result<(), Failure> {
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(stop))
+            .and_then(|_| signal_hook::flag::register_usize(signal, Arc::clone(stopped_by), signal as usize))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(stop)))
+            .map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
     }
-    let modes = if args.modes.is_empty() {
-        DEFAULT_MODES.iter().map(|name| name.parse().expect("a mode's name")).collect()
-    } else {
-        args.modes.clone()
-    };
-    for (at, mode) in modes.iter().enumerate() {
-        Wanted::mode(*mode)?;
-        if matches!(mode, Mode::SockBusy(_)) {
-            return Err(Failure::usage(format!(
-                "mode `{mode}` is for blocking receives, and the measured servers wait in epoll: leave it out"
-            )));
-        }
-        if modes[..at].contains(mode) {
-            return Err(Failure::usage(format!("mode `{mode}` is named twice: name it once")));
-        }
-    }
-    let mut loads = args.loads.clone();
-    loads.sort_unstable();
-    loads.dedup();
+    Ok(())
+}
+
+fn check_numbers(args: &Args) -> Result<(), Failure> {
     if args.duration < Nanos::from_millis(100) {
         return Err(Failure::usage(format!("--duration {} is too short: measure at least 100ms", args.duration)));
     }
@@ -168,31 +165,7 @@ fn matrix(args: &Args) -> Result<(Matrix, String), Failure> {
             args.connections
         )));
     }
-    let exe = std::env::current_exe().map_err(|error| Failure::lacks(format!("cannot find my own file: {error}")))?;
-    let app = app(args.app, &exe)?;
-    let matrix = Matrix {
-        modes,
-        loads,
-        repetitions: args.reps,
-        duration: args.duration.into(),
-        warmup: args.warmup.into(),
-        connections: args.connections,
-        seed: args.seed.unwrap_or_else(rand::random),
-        app,
-        library: find_library(&exe).map_err(Failure::lacks)?,
-        skip_impossible: args.modes.is_empty(),
-    };
-    Ok((matrix, command_line()))
-}
-
-fn app(choice: Option<AppChoice>, exe: &Path) -> Result<App, Failure> {
-    match (choice, App::find(exe)) {
-        (Some(AppChoice::Kv), _) => Ok(App::BuiltIn(exe.to_owned())),
-        (Some(AppChoice::Memcached), App::BuiltIn(_)) => {
-            Err(Failure::lacks("memcached is not installed: install it, or use --app kv"))
-        }
-        (_, found) => Ok(found),
-    }
+    Ok(())
 }
 
 /// The command as it was given, so that the report can be repeated.
@@ -201,25 +174,28 @@ fn command_line() -> String {
     format!("abey {}", arguments.join(" "))
 }
 
-fn document(args: &Args, matrix: &Matrix, outcome: Outcome, command: String) -> Document {
-    let Outcome { runs, notes, testbed, server_cpu, client_cpu, hardware_counters } = outcome;
-    let Matrix { connections, seed, repetitions, .. } = *matrix;
+fn document(conditions: &Conditions, parts: &[Part], runs: &[Run], notes: Vec<String>) -> Result<Document, Failure> {
+    let Conditions { connections, seed, repetitions, .. } = *conditions;
     let millis = |duration: Duration| duration.as_millis() as u64;
-    Document {
-        rows: stats::aggregate(&runs),
-        machine: Machine::read(testbed, hardware_counters, &date()),
+    let mut hardware_counters = false;
+    for part in parts {
+        hardware_counters |= part.bed().counts_cycles().map_err(failure)?;
+    }
+    Ok(Document {
+        rows: stats::aggregate(runs),
+        machine: Machine::read(hardware_counters, &date()),
         seed,
         setup: Setup {
-            command,
-            server: format!("{}, 1 worker thread, on CPU {server_cpu}", matrix.app.description()),
-            client: format!("GET, {connections} connections, Poisson arrivals, open loop, from CPU {client_cpu}"),
-            run_ms: millis(args.duration.into()),
-            warmup_ms: millis(args.warmup.into()),
+            command: command_line(),
+            beds: parts.iter().map(|part| part.bed().setup().clone()).collect(),
+            load: format!("GET, {connections} connections, Poisson arrivals in an open loop; `max` is a closed loop"),
+            run_ms: millis(conditions.duration),
+            warmup_ms: millis(conditions.warmup),
             repetitions,
             abey_version: env!("CARGO_PKG_VERSION").to_owned(),
         },
         notes,
-    }
+    })
 }
 
 /// Today, as `2026-11-20 13:28 UTC`.
@@ -271,7 +247,9 @@ fn progress_bar() -> ProgressBar {
 
 fn failure(error: BenchError) -> Failure {
     match error {
-        BenchError::Lacks { .. } | BenchError::Count(_) | BenchError::Cpu(_) => Failure::lacks(error),
+        BenchError::Lacks { .. } | BenchError::Count(_) | BenchError::Cpu(_) | BenchError::Datapath(_) => {
+            Failure::lacks(error)
+        }
         BenchError::Namespace(error) => error.into(),
         BenchError::Netlink(error) => error.into(),
         other => Failure::check(other),

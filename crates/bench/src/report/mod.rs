@@ -26,7 +26,7 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 /// With a comparison, a section lays the published figures beside the measured ones.
 pub fn render(document: &Document, comparison: Option<&Comparison>) -> String {
     let styles = styles(&document.rows);
-    let title = format!("Abey bench: {}", document.setup.server);
+    let title = format!("Abey bench: {}", document.setup.servers());
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -42,8 +42,8 @@ pub fn render(document: &Document, comparison: Option<&Comparison>) -> String {
                 (sections::header(document))
                 main {
                     (sections::glance(&document.rows))
-                    (chart_section(&document.rows, &styles))
-                    (sections::table(&document.rows))
+                    (chart_section(document, &styles))
+                    (sections::table(document))
                     @if let Some(comparison) = comparison { (sections::comparison(comparison)) }
                     (sections::method(document))
                 }
@@ -77,10 +77,8 @@ fn mode_css(styles: &[ModeStyle]) -> String {
     )
 }
 
-fn chart_section(rows: &[Row], styles: &[ModeStyle]) -> Markup {
-    let mut worlds: Vec<World> = rows.iter().map(|row| row.world).collect();
-    worlds.sort_unstable();
-    worlds.dedup();
+fn chart_section(document: &Document, styles: &[ModeStyle]) -> Markup {
+    let worlds = worlds(&document.rows);
     html! {
         section.charts {
             h2 { "Charts" }
@@ -90,11 +88,19 @@ fn chart_section(rows: &[Row], styles: &[ModeStyle]) -> Markup {
                 }
             }
             @for world in &worlds {
-                @if worlds.len() > 1 { h3.world { "World: " (world) } }
-                div.panels { @for chart in charts::charts(rows, *world) { (chart.render()) } }
+                @if worlds.len() > 1 { (sections::world_heading(document, *world)) }
+                div.panels { @for chart in charts::charts(&document.rows, *world) { (chart.render()) } }
             }
         }
     }
+}
+
+/// The worlds that there are rows of.
+fn worlds(rows: &[Row]) -> Vec<World> {
+    let mut worlds: Vec<World> = rows.iter().map(|row| row.world).collect();
+    worlds.sort_unstable();
+    worlds.dedup();
+    worlds
 }
 
 /// A short piece of a mode's line with its marker.

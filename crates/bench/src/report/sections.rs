@@ -6,7 +6,7 @@ use super::palette::ModeStyle;
 use super::{charts, swatch};
 use crate::compare::{Agreement, Comparison, LoadPair, ModeRows};
 use crate::table::{
-    LISTED, listed, marks, notes, ordered, pair_title, ratio_text, several_worlds, spread_text, value_text,
+    LISTED, by_world, listed, marks, notes, ordered, pair_title, ratio_text, several_worlds, spread_text, value_text,
 };
 use crate::{Document, Figure, Load, Row, World, stats};
 use abey_delivery::Mode;
@@ -18,7 +18,7 @@ pub(super) fn header(document: &Document) -> Markup {
     html! {
         header {
             p.kicker { "Abey bench" }
-            h1 { (document.setup.server) }
+            h1 { (document.setup.servers()) }
             p.lead { (short.map(|(_, text)| text.as_str()).collect::<Vec<_>>().join(" · ")) }
             @for note in &document.notes { p.notice { (note) } }
         }
@@ -89,48 +89,58 @@ fn best(rows: &[Row], world: World, load: Load, goal: Figure) -> Markup {
     }
 }
 
-/// The whole table.
-pub(super) fn table(rows: &[Row]) -> Markup {
-    let worlds = several_worlds(rows);
-    let ordered = ordered(rows);
+/// A table for each world.
+pub(super) fn table(document: &Document) -> Markup {
+    let worlds = by_world(&document.rows);
     html! {
         section {
             h2 { "Results" }
-            div.scroll {
-                table.sortable {
-                    caption { "Latency counts from the intended send time. " }
-                    thead {
-                        tr {
-                            @if worlds { th scope="col" { "world" } }
-                            th scope="col" { "load" }
-                            th scope="col" { "mode" }
-                            @for figure in Figure::ALL {
-                                th.number scope="col" title=(figure.describe()) {
-                                    (figure.heading().0) br; small { (figure.heading().1) }
-                                }
-                            }
-                            th.number scope="col" title="runs behind the medians" { "runs" }
+            @for (world, rows) in &worlds {
+                @if worlds.len() > 1 { (world_heading(document, *world)) }
+                div.scroll { (world_table(rows)) }
+            }
+            ul.notes { @for note in notes(&document.rows) { li { (note) } } }
+        }
+    }
+}
+
+/// Where worlds stand one after the other, what is measured in this one.
+pub(super) fn world_heading(document: &Document, world: World) -> Markup {
+    html! {
+        h3.world { "World: " (world) }
+        @if let Some(bed) = document.setup.bed(world) { p { (bed.server) "; " (bed.wire) "; load " (bed.client) "." } }
+    }
+}
+
+fn world_table(rows: &[&Row]) -> Markup {
+    html! {
+        table.sortable {
+            caption { "Latency counts from the intended send time. " }
+            thead {
+                tr {
+                    th scope="col" { "load" }
+                    th scope="col" { "mode" }
+                    @for figure in Figure::ALL {
+                        th.number scope="col" title=(figure.describe()) {
+                            (figure.heading().0) br; small { (figure.heading().1) }
                         }
                     }
-                    tbody {
-                        @for (at, row) in ordered.iter().enumerate() {
-                            (table_row(row, worlds, at > 0 && ordered[at - 1].load != row.load))
-                        }
-                    }
+                    th.number scope="col" title="runs behind the medians" { "runs" }
                 }
             }
-            ul.notes { @for note in notes(rows) { li { (note) } } }
+            tbody {
+                @for (at, row) in rows.iter().enumerate() { (table_row(row, at > 0 && rows[at - 1].load != row.load)) }
+            }
         }
     }
 }
 
 /// One row; the first of a load is set off from the load before.
-fn table_row(row: &Row, worlds: bool, new_load: bool) -> Markup {
+fn table_row(row: &Row, new_load: bool) -> Markup {
     let style = ModeStyle::of(row.mode);
     let load = row.load.rate().unwrap_or(u64::MAX);
     html! {
         tr class=[new_load.then_some("new")] {
-            @if worlds { td { (row.world) } }
             td data-value=(load) { (row.load) }
             th scope="row" class=(style.class) { (swatch(&style)) (row.mode) @if !marks(row).is_empty() { " " span.marks { (marks(row)) } } }
             @for figure in Figure::ALL {
@@ -256,8 +266,12 @@ pub(super) fn method(document: &Document) -> Markup {
             div {
                 h2 { "How it was measured" }
                 dl.facts {
-                    dt { "Server" } dd { (setup.server) }
-                    dt { "Load" } dd { (setup.client) }
+                    @for bed in &setup.beds {
+                        dt { "Server, " (bed.world) } dd { (bed.server) }
+                        dt { "Wire, " (bed.world) } dd { (bed.wire) }
+                        dt { "Client, " (bed.world) } dd { (bed.client) }
+                    }
+                    dt { "Load" } dd { (setup.load) }
                     dt { "Runs" }
                     dd {
                         (setup.repetitions) " of each mode at each load, " (seconds(setup.run_ms)) " each after "
@@ -288,10 +302,10 @@ fn proofs(rows: &[Row]) -> Markup {
                     summary { "What proved each mode active" }
                     div.scroll {
                         table {
-                            thead { tr { th scope="col" { "load" } th scope="col" { "mode" } th scope="col" { "counters" } } }
+                            thead { tr { @for name in ["world", "load", "mode", "counters"] { th scope="col" { (name) } } } }
                             tbody {
                                 @for (row, proof) in proved {
-                                    tr { td { (row.load) } th scope="row" { (row.mode) } td { (proof) } }
+                                    tr { td { (row.world) } td { (row.load) } th scope="row" { (row.mode) } td { (proof) } }
                                 }
                             }
                         }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use abey_bench::row::CURVE_PERCENTILES;
-use abey_bench::{CurvePoint, Document, Figures, Load, Machine, Run, Setup, World, stats};
+use abey_bench::{BedSetup, CurvePoint, Document, Figures, Load, Machine, Run, Setup, World, stats};
 
 /// Mode, average, p99 and CPU at the low load, and the same at the high one.
 const MODES: [(&str, [f64; 3], [f64; 3]); 6] = [
@@ -86,15 +86,14 @@ pub(crate) fn document(loads: &[&str]) -> Document {
             kernel: Some("6.18.0-sample".to_owned()),
             hypervisor: Some(true),
             memory_bytes: Some(8 << 30),
-            testbed: "veth pair between two namespaces, GRO on, TSO off at the sender".to_owned(),
             hardware_counters: false,
             date: "2026-01-01 12:00 UTC".to_owned(),
         },
         seed: 0xABE1,
         setup: Setup {
             command: "abey bench --loads 20k,50k --compare reference".to_owned(),
-            server: "sample server with made-up figures".to_owned(),
-            client: "GET, 20 connections, Poisson arrivals, from CPU 0".to_owned(),
+            beds: vec![bed(World::Linux)],
+            load: "GET, 20 connections, Poisson arrivals".to_owned(),
             run_ms: 1_000,
             warmup_ms: 250,
             repetitions: 3,
@@ -102,4 +101,28 @@ pub(crate) fn document(loads: &[&str]) -> Document {
         },
         notes: vec!["Sample data: every figure in this report is made up. Nothing was measured.".to_owned()],
     }
+}
+
+/// A made-up bed.
+pub(crate) fn bed(world: World) -> BedSetup {
+    BedSetup {
+        world,
+        server: "sample server with made-up figures".to_owned(),
+        client: format!("over the sockets of {world}, from CPU 0"),
+        wire: format!("{world} wire between two samples"),
+    }
+}
+
+/// The document with the same figures again in another world, ten times as slow.
+pub(crate) fn two_worlds(loads: &[&str]) -> Document {
+    let mut document = document(loads);
+    let mut other = runs(loads);
+    for run in &mut other {
+        run.world = World::Datapath;
+        run.figures.avg_us = run.figures.avg_us.map(|avg| avg * 10.0);
+        run.curve.iter_mut().for_each(|point| point.us *= 10.0);
+    }
+    document.rows.extend(stats::aggregate(&other));
+    document.setup.beds.push(bed(World::Datapath));
+    document
 }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use abey_datapath::BuildError;
+use abey_datapath::control::ControlError;
 use abey_delivery::Mode;
 use abey_linux::apply::ApplyError;
 use abey_linux::counters::CountError;
@@ -10,9 +12,10 @@ use abey_linux::netlink::NetlinkError;
 use abey_linux::netns::NetNsError;
 use abey_load::{ConfigError, LoadError};
 
-use crate::Load;
+use crate::{Load, World};
 
-/// Why a bench did not come to an end. Nothing is left behind: the namespaces have no name, and the servers are children.
+/// Why a bench did not come to an end. Nothing is left behind: namespaces and shared memory have no name in any file
+/// system, and the servers are children.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
@@ -33,6 +36,12 @@ pub enum BenchError {
     /// The test network could not be made.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
+    /// The load's end of the shared-memory NIC could not be made.
+    #[error("the load's end of the wire: {0}")]
+    Datapath(#[from] BuildError),
+    /// The counters of a datapath could not be read.
+    #[error("cannot read the counters of the server: {0}")]
+    Control(#[from] ControlError),
     /// The mode's settings could not be applied.
     #[error("{mode}: {source}")]
     Apply {
@@ -58,8 +67,10 @@ pub enum BenchError {
         output: String,
     },
     /// The load could not be put on the server.
-    #[error("{mode} at {load}: {source}")]
+    #[error("{mode} at {load} ({world}): {source}")]
     Load {
+        /// The world.
+        world: World,
         /// The mode.
         mode: Mode,
         /// The load.
@@ -68,8 +79,10 @@ pub enum BenchError {
         source: LoadError,
     },
     /// The mode was set and counters say it did nothing, so there is no row to show.
-    #[error("{mode} did not engage at {load}: {reason}")]
+    #[error("{mode} did not engage at {load} ({world}): {reason}")]
     NotActive {
+        /// The world.
+        world: World,
         /// The mode.
         mode: Mode,
         /// The load.

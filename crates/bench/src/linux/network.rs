@@ -9,7 +9,8 @@ use abey_linux::netlink::{Netlink, NetlinkError};
 use abey_linux::netns::NetNs;
 use abey_linux::veth::{End, create, set_up};
 
-use super::error::BenchError;
+use crate::BenchError;
+use crate::load_run::two_cpus;
 
 /// The range that RFC 2544 sets aside for benchmarks.
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1));
@@ -30,11 +31,7 @@ pub(super) struct TestBed {
 
 impl TestBed {
     pub(super) fn new() -> Result<Self, BenchError> {
-        let online: Vec<u32> = CpuList::online()?.iter().collect();
-        let [client_cpu, .., server_cpu] = online[..] else {
-            let what = "this machine has one CPU".to_owned();
-            return Err(BenchError::Lacks { what, advice: "server and load need one each: use a machine with two" });
-        };
+        let (client_cpu, server_cpu) = two_cpus(&CpuList::online()?)?;
         let (server, client) = (NetNs::create()?, NetNs::create()?);
         // The poll tracepoint knows devices by name only, across namespaces: the name must be nobody else's.
         let pid = std::process::id();

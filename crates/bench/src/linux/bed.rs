@@ -1,0 +1,214 @@
+//! One server under one mode, measured at each load.
+
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use abey_delivery::Mode;
+use abey_linux::apply::{Place, Plan, Target};
+use abey_linux::counters::{Count, CountError, Work, WorkCounter};
+use abey_linux::cpu::{CpuList, CpuTimes, Usage, set_thread_affinity};
+use abey_linux::epoll;
+use abey_linux::library::{self, LibraryConfig};
+use abey_linux::napi::NapiChange;
+use abey_linux::netlink::Netlink;
+use abey_linux::probe::{NapiCapabilities, napi_capabilities};
+use abey_linux::spawn::CommandPlace;
+use abey_load::{Kernel, Phase, Report};
+
+use super::app::App;
+use super::network::TestBed;
+use super::proof::{Testimony, Witness};
+use crate::load_run::{Driver, can_count, curve, figures, per_query, pin_client};
+use crate::matrix::{Bed, Conditions};
+use crate::server::Server;
+use crate::{BedSetup, BenchError, Figure, Figures, Load, Run, World};
+
+/// The kernel's modes: an unmodified server behind a veth pair.
+pub struct Linux {
+    bed: TestBed,
+    app: App,
+    library: PathBuf,
+    able: NapiCapabilities,
+    setup: BedSetup,
+}
+
+impl Linux {
+    /// Makes the test network; `library` is `libabey.so`.
+    ///
+    /// # Errors
+    /// This user may not make network namespaces, or the kernel or the machine lacks what is needed.
+    pub fn new(app: App, library: PathBuf) -> Result<Self, BenchError> {
+        let bed = TestBed::new()?;
+        let able = napi_capabilities(&mut Netlink::open(&bed.server)?)?;
+        let setup = BedSetup {
+            world: World::Linux,
+            server: format!("{}, 1 worker thread, on CPU {}", app.description(), bed.server_cpu),
+            client: format!("over the kernel's sockets, from CPU {}", bed.client_cpu),
+            wire: TestBed::description().to_owned(),
+        };
+        Ok(Self { bed, app, library, able, setup })
+    }
+}
+
+impl Bed for Linux {
+    fn setup(&self) -> &BedSetup {
+        &self.setup
+    }
+
+    fn lacks(&self, mode: Mode) -> Option<&'static str> {
+        let settings = mode.settings();
+        if settings.napi.hold.is_some() || mode == Mode::Workqueue {
+            Some("it exists in the datapath and sim worlds only")
+        } else if settings.socket_busy_poll.is_some() {
+            Some("it is for blocking receives, and the servers wait in epoll")
+        } else if !settings.napi.irq_suspend_timeout.is_zero() && !self.able.suspend {
+            Some("this kernel has no IRQ suspension (Linux 6.13)")
+        } else if settings.epoll.is_some() && !epoll::supported().unwrap_or(false) {
+            Some("this kernel has no busy-poll parameters per epoll instance (Linux 6.9)")
+        } else if mode == Mode::ThreadedBusy && !self.able.threaded_busy {
+            Some("this kernel has no threaded busy polling (Linux 6.19)")
+        } else {
+            None
+        }
+    }
+
+    /// Under the mode's settings, which are put back.
+    fn measure(&self, mode: Mode, loads: &[Load], seed: u64, conditions: &Conditions) -> Result<Vec<Run>, BenchError> {
+        let refused = |source| BenchError::Apply { mode, source };
+        let mut place = Place::open(&self.bed.server)?;
+        let wanted = NapiChange::to(&mode.settings().napi);
+        let plan = Plan::new(&mut place, &self.bed.device, &Target::Device, &wanted, self.able).map_err(refused)?;
+        // No journal: the namespace and everything set in it vanish with this process.
+        let applied = plan.apply(place, None).map_err(refused)?;
+        let kthreads = self.pin_napi_threads()?;
+        let mut server = self.start(mode, conditions)?;
+        // The load's sockets and threads inherit namespace and CPU of the thread that makes them.
+        let at_each_load = || self.at_each_load(mode, loads, seed, &mut server, &kthreads, conditions);
+        let runs = self.bed.client.run(at_each_load)?;
+        drop(server);
+        applied.restore()?;
+        runs
+    }
+
+    fn counts_cycles(&self) -> Result<bool, BenchError> {
+        can_count(self.bed.server_cpu, Count::Cycles)
+    }
+}
+
+impl Linux {
+    /// The threads of threaded NAPI belong to the server's side of the comparison.
+    fn pin_napi_threads(&self) -> Result<Vec<u32>, BenchError> {
+        let threads: Vec<u32> = self.bed.napis()?.iter().filter_map(|napi| napi.thread).collect();
+        for thread in &threads {
+            set_thread_affinity(*thread, &self.server_cpus())?;
+        }
+        Ok(threads)
+    }
+
+    fn server_cpus(&self) -> CpuList {
+        std::iter::once(self.bed.server_cpu).collect()
+    }
+
+    /// Starts the server on its CPU, in its namespace, with the library where the mode needs it.
+    fn start(&self, mode: Mode, conditions: &Conditions) -> Result<Server, BenchError> {
+        let mut command = self.app.command(TestBed::address());
+        let shown = format!("{command:?}").replace('"', "");
+        command.in_netns(&self.bed.server).on_cpus(&[self.bed.server_cpu as usize]);
+        let config = LibraryConfig { strict: true, ..LibraryConfig::new(Some(mode), &mode.settings()) };
+        library::equip(&mut command, (!config.is_passive()).then_some((&*self.library, &config)), None);
+        let connects = || TcpStream::connect_timeout(&TestBed::address(), Duration::from_millis(200)).is_ok();
+        Server::start(command, shown, &conditions.stop, |_| Ok(self.bed.server.run(connects)?))
+    }
+
+    fn at_each_load(
+        &self,
+        mode: Mode,
+        loads: &[Load],
+        seed: u64,
+        server: &mut Server,
+        kthreads: &[u32],
+        conditions: &Conditions,
+    ) -> Result<Vec<Run>, BenchError> {
+        let (world, pid) = (World::Linux, server.pid());
+        pin_client(self.bed.client_cpu)?;
+        let mut driver = Driver::connect(Kernel, TestBed::address(), server, (world, mode), conditions)?;
+        let mut runs = Vec::new();
+        for &load in loads {
+            let witness = Witness::open(&self.bed.device.name, kthreads, pid)?;
+            let before = driver.run(load, conditions.warmup, Duration::ZERO, seed, &mut |_| {})?;
+            let testimony = witness.close()?;
+            let proof = testimony.judge(mode).map_err(|reason| BenchError::NotActive { world, mode, load, reason })?;
+            let mut meter = Meter::new(&self.server_cpus())?;
+            let report =
+                driver.run(load, conditions.duration, SETTLE, seed.wrapping_add(1), &mut |phase| meter.at(phase))?;
+            let (work, usage) = meter.finish()?;
+            runs.push(Run {
+                world,
+                mode,
+                load,
+                figures: all_figures(&report, &work, usage, &testimony, &before),
+                curve: curve(&report),
+                active: true,
+                proof: Some(proof),
+                client_bound: report.client_bound,
+                notes: Vec::new(),
+            });
+        }
+        Ok(runs)
+    }
+}
+
+/// Between the run that proves and the one that is measured: the queues run empty and the event loop goes back to its
+/// rhythm without the witness's counters.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// Counts on the server's CPU exactly while the load is measured.
+struct Meter {
+    counter: WorkCounter,
+    cpus: CpuList,
+    start: Option<Reading>,
+    end: Option<Reading>,
+    failed: Option<BenchError>,
+}
+
+type Reading = (Work, CpuTimes);
+
+impl Meter {
+    fn new(cpus: &CpuList) -> Result<Self, CountError> {
+        let counter = WorkCounter::on_cpus(cpus, &Count::CHEAP)?;
+        Ok(Self { counter, cpus: cpus.clone(), start: None, end: None, failed: None })
+    }
+
+    fn at(&mut self, phase: Phase) {
+        match self.read() {
+            Err(error) => self.failed = Some(error),
+            Ok(reading) if phase == Phase::MeasureStart => self.start = Some(reading),
+            Ok(reading) => self.end = Some(reading),
+        }
+    }
+
+    fn read(&mut self) -> Result<Reading, BenchError> {
+        Ok((self.counter.read()?, CpuTimes::read()?))
+    }
+
+    fn finish(self) -> Result<(Work, Usage), BenchError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let (start, end) = self.start.zip(self.end).expect("a run that ended well has both phases");
+        Ok((end.0.since(&start.0), end.1.since(&start.1, &self.cpus)?))
+    }
+}
+
+fn all_figures(report: &Report, work: &Work, usage: Usage, testimony: &Testimony, before: &Report) -> Figures {
+    let mut all = figures(report, usage);
+    let each = |count| work.get(count).and_then(|events| per_query(events as f64, report));
+    all.set(Figure::Cycles, each(Count::Cycles));
+    all.set(Figure::Instructions, each(Count::Instructions));
+    all.set(Figure::ContextSwitches, each(Count::ContextSwitches));
+    let wakeups = work.get(Count::WakeUps).map(|count| count as f64 / usage.interval.as_secs_f64());
+    all.set(Figure::Wakeups, wakeups.filter(|rate| rate.is_finite()));
+    all.set(Figure::SystemCalls, testimony.system_calls.and_then(|calls| per_query(calls as f64, before)));
+    all
+}
