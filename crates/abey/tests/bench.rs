@@ -1,16 +1,20 @@
-//! `abey bench` from outside: a small one to the end, one that is interrupted, one that is killed, bad input.
+//! `abey bench` from outside, in either world and in both: a small one to the end, one that is interrupted, one that is
+//! killed, bad input.
 
 mod common;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use abey_linux::device::devices;
 use abey_linux::netlink::Netlink;
 use abey_linux::netns::{self, NetNs};
 use abey_linux::probe::napi_capabilities;
+use abey_linux::process::descendants;
+use abey_linux::spawn::CommandPlace;
 use common::{Nobody, Running, abey, await_some, await_that, finish, is_root, runs};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -43,52 +47,160 @@ const KEYS: [&str; 19] = [
 const MEASURED: [&str; 8] =
     ["qps", "avg_us", "p50_us", "p95_us", "p99_us", "p999_us", "cpu_percent", "cpu_us_per_query"];
 
-/// Whether a bench can run here; says why not.
-fn can_bench() -> bool {
-    if !is_root() {
+/// Whether the linux world can be measured here; says why not.
+fn can_bench_linux() -> bool {
+    if !is_root() || !has_two_cpus() {
         return false;
     }
     common::library();
     let here = NetNs::current().expect("namespace");
     let able = napi_capabilities(&mut Netlink::open(&here).expect("netlink")).expect("probe");
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    if !able.suspend || cpus < 2 {
-        eprintln!("skipped: needs a kernel with IRQ suspension and two CPUs");
+    if !able.suspend {
+        eprintln!("skipped: needs a kernel with IRQ suspension");
     }
-    able.suspend && cpus >= 2
+    able.suspend
 }
 
-/// A bench of two modes at one load, written to this directory.
-fn bench(directory: &Path, more: &[&str]) -> Command {
-    let mut command = abey(&["bench", "--modes", "base,suspend20", "--loads", "5k", "--app", "kv"]);
-    command.args(more).arg("--out").arg(directory.join("b.json"));
-    command
+fn has_two_cpus() -> bool {
+    let two = std::thread::available_parallelism().map_or(1, usize::from) >= 2;
+    if !two {
+        eprintln!("skipped: needs two CPUs");
+    }
+    two
+}
+
+/// Where a bench writes, and where it makes its temporary files.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    /// Everybody may write there.
+    fn new() -> Self {
+        let place = tempfile::tempdir().expect("directory");
+        let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("permissions");
+        open(place.path());
+        for name in ["out", "tmp"] {
+            fs::create_dir(place.path().join(name)).expect("directory");
+            open(&place.path().join(name));
+        }
+        Self(place)
+    }
+
+    fn out(&self) -> PathBuf {
+        self.0.path().join("out")
+    }
+
+    fn html(&self) -> String {
+        fs::read_to_string(self.out().join("b.html")).expect("written")
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_slice(&fs::read(self.out().join("b.json")).expect("written")).expect("JSON")
+    }
+
+    /// A bench that writes here.
+    fn equip(&self, mut command: Command, arguments: &[&str]) -> Command {
+        command.args(arguments).arg("--out").arg(self.out().join("b.json"));
+        command.env("TMPDIR", self.0.path().join("tmp"));
+        command
+    }
+
+    fn count(&self, name: &str) -> usize {
+        fs::read_dir(self.0.path().join(name)).expect("directory").count()
+    }
+}
+
+/// A bench of two modes at one load.
+fn bench(world: &str, place: &Place, more: &[&str]) -> Command {
+    let few = abey(&["bench", "--world", world, "--modes", "base,suspend20", "--loads", "5k", "--app", "kv"]);
+    place.equip(few, more)
+}
+
+/// As a user without any privilege, whoever runs the tests.
+fn unprivileged() -> Option<(Command, Option<Nobody>)> {
+    if !nix::unistd::geteuid().is_root() {
+        return Some((abey(&[]), None));
+    }
+    let nobody = Nobody::new()?;
+    Some((nobody.command(), Some(nobody)))
 }
 
 #[test]
 fn a_small_bench_proves_every_row_and_writes_its_files() {
-    if !can_bench() {
-        return;
+    for (world, possible) in [("linux", can_bench_linux()), ("datapath", has_two_cpus())] {
+        if !possible {
+            continue;
+        }
+        let here = Place::new();
+        let done = finish(bench(world, &here, &["--duration", "100ms", "--reps", "3", "--json", "--seed", "7"]));
+        let document = done.assert_status(0).json();
+        let rows = document["rows"].as_array().expect("rows");
+        let modes: Vec<&str> = rows.iter().filter_map(|row| row["mode"].as_str()).collect();
+        assert_eq!(modes, ["base", "suspend20"]);
+        for row in rows {
+            check_row(row, world);
+        }
+        assert_eq!(here.json(), document);
+        assert_eq!(document["seed"], 7);
+        assert_eq!(document["setup"]["beds"][0]["world"], world);
+        assert!(here.html().contains("<svg") && here.html().contains("suspend20"));
+        // Nobody watches, so the only line is the seed.
+        assert_eq!(done.errors, "abey: seed 7\n");
+        assert_eq!((here.count("out"), here.count("tmp")), (2, 0));
     }
-    let here = tempfile::tempdir().expect("directory");
-    let done = finish(bench(here.path(), &["--duration", "100ms", "--reps", "3", "--json", "--seed", "7"]));
-    let document = done.assert_status(0).json();
-    let rows = document["rows"].as_array().expect("rows");
-    let modes: Vec<&str> = rows.iter().filter_map(|row| row["mode"].as_str()).collect();
-    assert_eq!(modes, ["base", "suspend20"]);
-    for row in rows {
-        check_row(row);
-    }
-    let written: Value = serde_json::from_slice(&fs::read(here.path().join("b.json")).expect("written")).expect("JSON");
-    assert_eq!(written, document);
-    assert_eq!(document["seed"], 7);
-    let html = fs::read_to_string(here.path().join("b.html")).expect("written");
-    assert!(html.contains("<svg") && html.contains("suspend20"), "{} bytes", html.len());
-    // Nobody watches, so the only line is the seed.
-    assert_eq!(done.errors, "abey: seed 7\n");
 }
 
-fn check_row(row: &Value) {
+#[test]
+fn without_root_every_mode_of_the_datapath_is_measured() {
+    if !has_two_cpus() {
+        return;
+    }
+    let Some((command, _nobody)) = unprivileged() else { return };
+    let here = Place::new();
+    let modes = "base,defer50,napibusy,fullbusy,suspend20,threaded,threaded-busy,workqueue,hold20,hold20-timer";
+    let short = ["bench", "--modes", modes, "--loads", "5k", "--duration", "150ms", "--warmup", "50ms", "--json"];
+    let done = finish(here.equip(command, &short));
+    let document = done.assert_status(0).json();
+    let rows = document["rows"].as_array().expect("rows");
+    let names: Vec<&str> = rows.iter().filter_map(|row| row["mode"].as_str()).collect();
+    assert_eq!(names.join(","), modes);
+    for row in rows {
+        check_row(row, "datapath");
+        for counted in ["wakeups_per_s", "context_switches_per_query", "system_calls_per_query"] {
+            assert!(row[counted].as_f64().is_some_and(|figure| figure >= 0.0), "{counted}: {row}");
+        }
+        assert!(
+            row["proof"].as_str().is_some_and(|proof| proof.contains("polls") || proof.contains("packets")),
+            "{row}"
+        );
+    }
+    let notes = document["notes"].to_string();
+    assert!(["linux", "root", "sudo"].iter().all(|word| notes.contains(word)), "{notes}");
+    assert_eq!(here.json(), document);
+    assert_eq!(here.count("tmp"), 0);
+}
+
+#[test]
+fn as_root_the_linux_world_stands_beside() {
+    if !can_bench_linux() {
+        return;
+    }
+    let here = Place::new();
+    let small = ["bench", "--modes", "suspend20,hold20", "--loads", "5k", "--app", "kv", "--duration", "100ms"];
+    let done = finish(here.equip(abey(&small), &[]));
+    let text = &done.assert_status(0).out;
+    let (linux, datapath) = text.split_once("\ndatapath: abey serve kv").expect("two tables");
+    assert!(linux.starts_with("linux: abey serve kv") && linux.contains("veth pair"), "{text}");
+    assert!(datapath.contains("shared-memory NIC") && datapath.contains("compare modes within a world"), "{text}");
+    // What only one world has is measured there, and said.
+    assert!(linux.contains("suspend20") && !linux.contains("hold20"), "{text}");
+    assert!(datapath.contains("suspend20") && datapath.contains("hold20 is left out"), "{text}");
+    let worlds: Vec<Value> =
+        here.json()["rows"].as_array().expect("rows").iter().map(|row| row["world"].clone()).collect();
+    assert_eq!(worlds, ["linux", "datapath", "datapath"]);
+    assert!(here.html().contains("World: linux") && here.html().contains("World: datapath"));
+}
+
+fn check_row(row: &Value, world: &str) {
     let keys = row.as_object().expect("an object");
     for key in KEYS {
         assert!(keys.contains_key(key), "no {key}: {row}");
@@ -97,32 +209,35 @@ fn check_row(row: &Value) {
         assert!(row[key].as_f64().is_some_and(|figure| figure >= 0.0), "{key}: {row}");
         assert!(keys.contains_key(&format!("{key}_spread")), "no spread of {key}: {row}");
     }
-    assert_eq!((&row["world"], &row["load"], &row["active"]), (&"linux".into(), &"5k".into(), &true.into()), "{row}");
+    assert_eq!((&row["world"], &row["load"], &row["active"]), (&world.into(), &"5k".into(), &true.into()), "{row}");
 }
 
 #[test]
 fn a_table_is_for_people() {
-    if !can_bench() {
+    if !has_two_cpus() {
         return;
     }
-    let here = tempfile::tempdir().expect("directory");
-    let done = finish(bench(here.path(), &["--duration", "100ms", "--warmup", "100ms"]));
+    let here = Place::new();
+    let done = finish(bench("datapath", &here, &["--duration", "100ms", "--warmup", "100ms"]));
     let lines: Vec<&str> = done.assert_status(0).out.lines().collect();
     for words in [["mode", "p99"], ["base", "5k"], ["suspend20", "5k"], ["written:", "b.html"]] {
         assert!(lines.iter().any(|line| words.iter().all(|word| line.contains(word))), "{words:?}: {done:?}");
     }
 }
 
-/// A bench that is in the middle of its matrix, its server, and the namespaces they work in.
+/// A bench that is in the middle of its matrix, and its server.
 struct Middle {
     run: Running,
     server: u32,
-    inode: u64,
+    /// The namespace that the server is in, where that is one of its own.
+    inode: Option<u64>,
+    place: Place,
 }
 
 impl Middle {
-    fn of(directory: &Path) -> Self {
-        let mut command = bench(directory, &["--reps", "50"]);
+    fn of(world: &str) -> Self {
+        let place = Place::new();
+        let mut command = bench(world, &place, &["--reps", "50"]);
         // As a shell at a terminal does, so that a signal can be sent to all that belongs to it.
         command.process_group(0);
         let run = Running::start(command);
@@ -130,101 +245,128 @@ impl Middle {
         // Other children come and go before the server, and are where the bench is; so is the server at first.
         let elsewhere = |pid: u32| {
             let inode = NetNs::of_process(pid).ok()?.inode();
-            (inode != own).then_some((pid, inode))
+            (inode != own).then_some((pid, Some(inode)))
+        };
+        let serves = |pid: u32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            line.split(|byte| *byte == 0).any(|word| word == b"serve").then_some((pid, None))
         };
         let (server, inode) = await_some("the bench starts no server", || {
-            abey_linux::process::descendants(run.pid()).expect("/proc").into_iter().find_map(elsewhere)
+            let below = descendants(run.pid()).expect("/proc");
+            below.into_iter().find_map(|pid| if world == "linux" { elsewhere(pid) } else { serves(pid) })
         });
-        Self { run, server, inode }
+        Self { run, server, inode, place }
     }
 
-    /// No process, no namespace with a process or a name, and no device is left of it.
+    /// No process, no namespace with a process or a name, no device, no shared memory's socket and no file is left of it.
     fn assert_gone(&self) {
         await_that("the server runs on", || !runs(self.server));
-        await_that("somebody lives in the namespace", || netns::all().iter().all(|netns| netns.inode() != self.inode));
+        if let Some(inode) = self.inode {
+            let empty = || netns::all().iter().all(|netns| netns.inode() != inode);
+            await_that("somebody lives in the namespace", empty);
+        }
         let here = NetNs::current().expect("namespace");
         let all = devices(&mut Netlink::open(&here).expect("netlink")).expect("list");
         let pid = self.run.pid().to_string();
         let ours = |name: &str| name.strip_prefix("abs").or(name.strip_prefix("abc")) == Some(&pid);
         assert!(!all.iter().any(|device| ours(&device.name)), "{all:?}");
+        let sockets = || fs::read_to_string("/proc/net/unix").expect("/proc");
+        await_that("the NIC is there", || !sockets().contains(&format!("abey-bench-{pid}-")));
+        assert_eq!(self.place.count("out"), 0);
     }
+
+    /// What it said, but for the seed.
+    fn said(self) -> (common::Finished, Vec<String>) {
+        let done = self.run.end();
+        let lines = done.errors.lines().filter(|line| !line.starts_with("abey: seed")).map(str::to_owned).collect();
+        (done, lines)
+    }
+}
+
+/// The worlds that can be measured here.
+fn worlds() -> impl Iterator<Item = &'static str> {
+    let linux = can_bench_linux().then_some("linux");
+    linux.into_iter().chain(has_two_cpus().then_some("datapath"))
 }
 
 #[test]
 fn ctrl_c_in_the_middle_leaves_nothing() {
-    if !can_bench() {
-        return;
-    }
-    // What a terminal does, and what somebody with `kill` does.
-    for (whole_group, signal, code) in
-        [(true, Signal::SIGINT, 130), (false, Signal::SIGINT, 130), (false, Signal::SIGTERM, 143)]
-    {
-        let here = tempfile::tempdir().expect("directory");
-        let mut middle = Middle::of(here.path());
-        if whole_group {
-            killpg(Pid::from_raw(middle.run.pid().cast_signed()), signal).expect("sent");
-        } else {
-            middle.run.signal(signal);
+    for world in worlds() {
+        // What a terminal does, and what somebody with `kill` does.
+        for (whole_group, signal, code) in
+            [(true, Signal::SIGINT, 130), (false, Signal::SIGINT, 130), (false, Signal::SIGTERM, 143)]
+        {
+            let mut middle = Middle::of(world);
+            if whole_group {
+                killpg(Pid::from_raw(middle.run.pid().cast_signed()), signal).expect("sent");
+            } else {
+                middle.run.signal(signal);
+            }
+            middle.run.wait();
+            middle.assert_gone();
+            assert_eq!(middle.place.count("tmp"), 0);
+            let (done, said) = middle.said();
+            done.assert_status(code);
+            assert_eq!(said.len(), 1, "{done:?}");
+            assert!(said[0].contains("stopped") && done.out.is_empty(), "{done:?}");
         }
-        middle.run.wait();
-        middle.assert_gone();
-        let done = middle.run.end();
-        done.assert_status(code);
-        let said: Vec<&str> = done.errors.lines().filter(|line| !line.starts_with("abey: seed")).collect();
-        assert_eq!(said.len(), 1, "{done:?}");
-        assert!(said[0].contains("stopped") && done.out.is_empty(), "{done:?}");
-        assert_eq!(fs::read_dir(here.path()).expect("directory").count(), 0);
     }
 }
 
 #[test]
 fn a_killed_bench_takes_its_server_along() {
-    if !can_bench() {
-        return;
+    for world in worlds() {
+        let mut middle = Middle::of(world);
+        middle.run.signal(Signal::SIGKILL);
+        middle.run.wait();
+        middle.assert_gone();
     }
-    let here = tempfile::tempdir().expect("directory");
-    let mut middle = Middle::of(here.path());
-    middle.run.signal(Signal::SIGKILL);
-    middle.run.wait();
-    middle.assert_gone();
 }
 
 #[test]
 fn a_killed_server_ends_the_bench_with_one_sentence() {
-    if !can_bench() {
+    for world in worlds() {
+        let mut middle = Middle::of(world);
+        common::send(middle.server, Signal::SIGKILL);
+        middle.run.wait();
+        middle.assert_gone();
+        assert_eq!(middle.place.count("tmp"), 0);
+        let (done, said) = middle.said();
+        done.assert_status(1);
+        assert!(said.len() == 1 && done.out.is_empty(), "{done:?}");
+    }
+}
+
+#[test]
+fn one_cpu_is_one_sentence_and_status_3() {
+    if !has_two_cpus() {
         return;
     }
-    let here = tempfile::tempdir().expect("directory");
-    let mut middle = Middle::of(here.path());
-    common::send(middle.server, Signal::SIGKILL);
-    middle.run.wait();
-    middle.assert_gone();
-    let done = middle.run.end();
-    done.assert_status(1);
-    let said: Vec<&str> = done.errors.lines().filter(|line| !line.starts_with("abey: seed")).collect();
-    assert!(said.len() == 1 && done.out.is_empty(), "{done:?}");
-    assert_eq!(fs::read_dir(here.path()).expect("directory").count(), 0);
+    let here = Place::new();
+    let mut command = bench("datapath", &here, &[]);
+    command.on_cpus(&[0]);
+    finish(command).assert_refused(3, &["one CPU", "two"]);
+    assert_eq!(here.count("out"), 0);
 }
 
 #[test]
 fn bad_input_is_one_sentence() {
-    if !can_bench() {
-        return;
-    }
     let here = tempfile::tempdir().expect("directory");
     let out = here.path().join("b.json");
     let out = out.to_str().expect("UTF-8");
     let html = here.path().join("b.html");
     let directory = here.path().to_str().expect("UTF-8");
-    let cases: [(i32, &[&str], &[&str]); 16] = [
+    let cases: [(i32, &[&str], &[&str]); 19] = [
         (2, &["--modes", "warp9"], &["warp9"]),
         (2, &["--modes", "base,base"], &["base", "twice"]),
-        (2, &["--modes", "hold50"], &["hold50", "datapath"]),
+        (2, &["--modes", "hold50", "--world", "linux"], &["hold50", "datapath"]),
+        (2, &["--modes", "base,workqueue", "--world", "all"], &["workqueue", "datapath"]),
         (2, &["--modes", "sockbusy50"], &["sockbusy50", "epoll"]),
+        (2, &["--modes", "sockbusy50", "--world", "datapath"], &["sockbusy50", "epoll"]),
         (2, &["--loads", "0"], &["0"]),
         (2, &["--loads", "fast"], &["fast"]),
-        (2, &["--world", "datapath"], &["linux"]),
-        (2, &["--world", "moon"], &["moon"]),
+        (2, &["--world", "datapath", "--app", "memcached"], &["memcached", "datapath", "--world linux"]),
+        (2, &["--world", "moon"], &["moon", "datapath"]),
         (2, &["--reps", "2"], &["2"]),
         (2, &["--duration", "1ms"], &["1ms", "100ms"]),
         (2, &["--warmup", "0"], &["--warmup"]),
@@ -233,6 +375,7 @@ fn bad_input_is_one_sentence() {
         (2, &["--out", "/no/such/directory/b.json"], &["/no/such/directory/b.json", "--out"]),
         (2, &["--out", directory], &["--out"]),
         (2, &["--out", html.to_str().expect("UTF-8")], &["b.html", ".html"]),
+        (2, &["--out", html.to_str().expect("UTF-8"), "--world", "datapath"], &["b.html", ".html"]),
     ];
     for (code, arguments, words) in cases {
         // Every case is refused before anything is measured, so the time it would take does not matter.
@@ -244,7 +387,7 @@ fn bad_input_is_one_sentence() {
 
 #[test]
 fn a_mode_that_was_asked_for_and_the_kernel_lacks_is_status_3() {
-    if !can_bench() {
+    if !can_bench_linux() {
         return;
     }
     let here = NetNs::current().expect("namespace");
@@ -254,7 +397,8 @@ fn a_mode_that_was_asked_for_and_the_kernel_lacks_is_status_3() {
     }
     let directory = tempfile::tempdir().expect("directory");
     let out = directory.path().join("b.json");
-    let arguments = ["bench", "--modes", "base,threaded-busy", "--app", "kv", "--seed", "1", "--out"];
+    let arguments =
+        ["bench", "--world", "linux", "--modes", "base,threaded-busy", "--app", "kv", "--seed", "1", "--out"];
     let mut command = abey(&arguments);
     command.arg(&out);
     let done = finish(command);
@@ -265,13 +409,10 @@ fn a_mode_that_was_asked_for_and_the_kernel_lacks_is_status_3() {
 }
 
 #[test]
-fn without_root_it_is_one_sentence_and_status_3() {
-    if !is_root() {
-        return;
-    }
-    let Some(nobody) = Nobody::new() else { return };
-    let mut command = nobody.command();
-    command.args(["bench", "--out", "/tmp/never-written.json"]);
-    finish(command).assert_refused(3, &["root", "sudo"]);
-    assert!(!Path::new("/tmp/never-written.json").exists());
+fn without_root_the_linux_world_is_one_sentence_and_status_3() {
+    let Some((mut command, _nobody)) = unprivileged() else { return };
+    let here = Place::new();
+    command.args(["bench", "--world", "linux"]);
+    finish(here.equip(command, &[])).assert_refused(3, &["root", "sudo"]);
+    assert_eq!(here.count("out"), 0);
 }

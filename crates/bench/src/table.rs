@@ -91,7 +91,7 @@ pub fn notes(rows: &[Row]) -> Vec<String> {
         notes.push(format!("not measured: {}", blank.join(", ")));
     }
     if rows.iter().any(|row| row.client_bound) {
-        notes.push("* client-bound: the load generator used more than 95 % of its CPU and may be the limit".to_owned());
+        notes.push("* client-bound: the load generator used more than 95 % of its CPU or sent too little, and may be the limit".to_owned());
     }
     if rows.iter().any(|row| !row.active) {
         notes.push("! not proved active: the counters do not show that this mode was at work".to_owned());

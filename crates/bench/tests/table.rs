@@ -21,7 +21,7 @@ fn rows_are_ordered_by_load_then_mode() {
     let text = table::terminal(&rows, &[]);
     println!("{text}");
     let names: Vec<Vec<&str>> =
-        text.lines().skip(3).map(cells).filter(|cells| cells.len() > 5).map(|cells| cells[..2].to_vec()).collect();
+        text.lines().skip(5).map(cells).filter(|cells| cells.len() > 5).map(|cells| cells[..2].to_vec()).collect();
     let modes = ["base", "defer50", "napibusy", "fullbusy", "suspend20", "threaded"];
     let expected: Vec<Vec<&str>> = ["20k", "50k", "max"]
         .iter()

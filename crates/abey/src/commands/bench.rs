@@ -247,9 +247,7 @@ fn progress_bar() -> ProgressBar {
 
 fn failure(error: BenchError) -> Failure {
     match error {
-        BenchError::Lacks { .. } | BenchError::Count(_) | BenchError::Cpu(_) | BenchError::Datapath(_) => {
-            Failure::lacks(error)
-        }
+        BenchError::Lacks { .. } | BenchError::Count(_) | BenchError::Cpu(_) => Failure::lacks(error),
         BenchError::Namespace(error) => error.into(),
         BenchError::Netlink(error) => error.into(),
         other => Failure::check(other),

@@ -85,7 +85,9 @@ impl Memory {
         let (world, pid) = (World::Datapath, server.pid());
         pin_client(self.client_cpu)?;
         let builder = Runtime::builder().nic(nic, Default::default()).mode(CLIENT_MODE);
-        let runtime = builder.address(CLIENT, PREFIX).pin(vec![self.client_cpu as usize]).build()?;
+        let runtime = builder.address(CLIENT, PREFIX).pin(vec![self.client_cpu as usize]).build();
+        // A server that has ended is the reason, whatever else is said.
+        let runtime = runtime.map_err(|error| server.check().err().unwrap_or(error.into()))?;
         let target = SocketAddr::new(SERVER, PORT);
         let mut driver = Driver::connect(Datapath::new(runtime), target, &mut server, (world, mode), conditions)?;
         let mut runs = Vec::new();
