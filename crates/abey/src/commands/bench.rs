@@ -33,7 +33,8 @@ pub(crate) struct Args {
     /// beside it where this user and this kernel can]
     #[arg(long, value_enum)]
     world: Option<WorldChoice>,
-    /// The modes to measure [default: those that make a difference to a server that waits in epoll]
+    /// The modes to measure [default: base,defer50,napibusy,fullbusy,suspend20,threaded; in the datapath world also
+    /// threaded-busy,workqueue,hold20]
     #[arg(long, value_name = "MODE,..", value_delimiter = ',')]
     modes: Vec<Mode>,
     /// The loads, in requests per second, or `max` for a closed loop [default: 20k,50k; in the datapath world also max]

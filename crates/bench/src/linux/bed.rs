@@ -12,6 +12,7 @@ use abey_linux::epoll;
 use abey_linux::library::{self, LibraryConfig};
 use abey_linux::napi::NapiChange;
 use abey_linux::netlink::Netlink;
+use abey_linux::polls::TimerCounter;
 use abey_linux::probe::{NapiCapabilities, napi_capabilities};
 use abey_linux::spawn::CommandPlace;
 use abey_load::{Kernel, Phase, Report};
@@ -40,6 +41,8 @@ impl Linux {
     /// This user may not make network namespaces, or the kernel or the machine lacks what is needed.
     pub fn new(app: App, library: PathBuf) -> Result<Self, BenchError> {
         let bed = TestBed::new()?;
+        // What proves a mode active must be there: to find that out later would cost what was measured until then.
+        drop(TimerCounter::open()?);
         let able = napi_capabilities(&mut Netlink::open(&bed.server)?)?;
         let setup = BedSetup {
             world: World::Linux,
