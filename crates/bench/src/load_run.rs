@@ -14,7 +14,7 @@ use abey_load::{
 
 use crate::row::CURVE_PERCENTILES;
 use crate::server::Server;
-use crate::{BenchError, Conditions, CurvePoint, Figure, Figures, Load, World};
+use crate::{BenchError, Conditions, CurvePoint, Figure, Figures, Load, Run, World};
 
 /// A load that is connected to a server.
 pub(crate) struct Driver<'a, N: Network> {
@@ -55,6 +55,26 @@ impl<'a, N: Network> Driver<'a, N> {
     ) -> Result<Report, BenchError> {
         let config = run_config(load, duration, warmup, seed)?.stop_flag(Arc::clone(&self.conditions.stop));
         self.load.run(&config, at).map_err(|source| failed(self.server, self.world, self.mode, load, source))
+    }
+
+    /// What the counters prove, or the error that they do not.
+    pub(crate) fn proved(&self, load: Load, judged: Result<String, String>) -> Result<String, BenchError> {
+        judged.map_err(|reason| BenchError::NotActive { world: self.world, mode: self.mode, load, reason })
+    }
+
+    /// A run that was proved.
+    pub(crate) fn measured(&self, load: Load, report: &Report, figures: Figures, proof: String) -> Run {
+        Run {
+            world: self.world,
+            mode: self.mode,
+            load,
+            figures,
+            curve: curve(report),
+            active: true,
+            proof: Some(proof),
+            client_bound: report.client_bound,
+            notes: Vec::new(),
+        }
     }
 }
 
@@ -119,7 +139,7 @@ fn finite(value: Option<f64>) -> Option<f64> {
 }
 
 /// The latency curve at [`CURVE_PERCENTILES`], as far as the run has enough answers for it.
-pub(crate) fn curve(report: &Report) -> Vec<CurvePoint> {
+fn curve(report: &Report) -> Vec<CurvePoint> {
     curve_of(&report.latency_by_percentile, report.count)
 }
 

@@ -15,7 +15,7 @@ use abey_linux::library::VERSION;
 use super::Datapath;
 use super::meter::{Counts, Meter};
 use super::proof::judge;
-use crate::load_run::{Driver, can_count, curve, figures, per_query, pin_client, two_cpus};
+use crate::load_run::{Driver, can_count, figures, per_query, pin_client, two_cpus};
 use crate::matrix::{Bed, Conditions};
 use crate::server::Server;
 use crate::{BedSetup, BenchError, Figure, Figures, Load, Run, World};
@@ -82,33 +82,23 @@ impl Memory {
         (mut server, control): (Server, Client),
         conditions: &Conditions,
     ) -> Result<Vec<Run>, BenchError> {
-        let (world, pid) = (World::Datapath, server.pid());
+        let pid = server.pid();
         pin_client(self.client_cpu)?;
         let builder = Runtime::builder().nic(nic, Default::default()).mode(CLIENT_MODE);
         let runtime = builder.address(CLIENT, PREFIX).pin(vec![self.client_cpu as usize]).build();
         // A server that has ended is the reason, whatever else is said.
         let runtime = runtime.map_err(|error| server.check().err().unwrap_or(error.into()))?;
         let target = SocketAddr::new(SERVER, PORT);
-        let mut driver = Driver::connect(Datapath::new(runtime), target, &mut server, (world, mode), conditions)?;
+        let of = (World::Datapath, mode);
+        let mut driver = Driver::connect(Datapath::new(runtime), target, &mut server, of, conditions)?;
         let mut runs = Vec::new();
         for &load in loads {
             let mut meter = Meter::new(pid, &control, self.server_cpu)?;
             let report =
                 driver.run(load, conditions.duration, conditions.warmup, seed, &mut |phase| meter.at(phase))?;
             let counts = meter.finish()?;
-            let proof =
-                judge(mode, &counts.datapath).map_err(|reason| BenchError::NotActive { world, mode, load, reason })?;
-            runs.push(Run {
-                world,
-                mode,
-                load,
-                figures: all_figures(&report, &counts),
-                curve: curve(&report),
-                active: true,
-                proof: Some(proof),
-                client_bound: report.client_bound,
-                notes: Vec::new(),
-            });
+            let proof = driver.proved(load, judge(mode, &counts.datapath))?;
+            runs.push(driver.measured(load, &report, all_figures(&report, &counts), proof));
         }
         Ok(runs)
     }

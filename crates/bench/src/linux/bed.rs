@@ -20,7 +20,7 @@ use abey_load::{Kernel, Phase, Report};
 use super::app::App;
 use super::network::TestBed;
 use super::proof::{Testimony, Witness};
-use crate::load_run::{Driver, can_count, curve, figures, per_query, pin_client};
+use crate::load_run::{Driver, can_count, figures, per_query, pin_client};
 use crate::matrix::{Bed, Conditions};
 use crate::server::Server;
 use crate::{BedSetup, BenchError, Figure, Figures, Load, Run, World};
@@ -133,30 +133,21 @@ impl Linux {
         kthreads: &[u32],
         conditions: &Conditions,
     ) -> Result<Vec<Run>, BenchError> {
-        let (world, pid) = (World::Linux, server.pid());
+        let pid = server.pid();
         pin_client(self.bed.client_cpu)?;
-        let mut driver = Driver::connect(Kernel, TestBed::address(), server, (world, mode), conditions)?;
+        let of = (World::Linux, mode);
+        let mut driver = Driver::connect(Kernel, TestBed::address(), server, of, conditions)?;
         let mut runs = Vec::new();
         for &load in loads {
             let witness = Witness::open(&self.bed.device.name, kthreads, pid)?;
             let before = driver.run(load, conditions.warmup, Duration::ZERO, seed, &mut |_| {})?;
             let testimony = witness.close()?;
-            let proof = testimony.judge(mode).map_err(|reason| BenchError::NotActive { world, mode, load, reason })?;
+            let proof = driver.proved(load, testimony.judge(mode))?;
             let mut meter = Meter::new(&self.server_cpus())?;
             let report =
                 driver.run(load, conditions.duration, SETTLE, seed.wrapping_add(1), &mut |phase| meter.at(phase))?;
             let (work, usage) = meter.finish()?;
-            runs.push(Run {
-                world,
-                mode,
-                load,
-                figures: all_figures(&report, &work, usage, &testimony, &before),
-                curve: curve(&report),
-                active: true,
-                proof: Some(proof),
-                client_bound: report.client_bound,
-                notes: Vec::new(),
-            });
+            runs.push(driver.measured(load, &report, all_figures(&report, &work, usage, &testimony, &before), proof));
         }
         Ok(runs)
     }
