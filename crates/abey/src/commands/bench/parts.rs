@@ -84,6 +84,11 @@ impl Plan {
         if self.datapath {
             let bed = Memory::new(self.exe.clone()).map_err(failure)?;
             parts.push(self.part(Box::new(bed), &DATAPATH_MODES, &DATAPATH_LOADS, notes).map_err(failure)?);
+            notes.push(
+                "datapath: system calls are as it counts them, without the futexes of contended locks, of which \
+                 threaded, workqueue and hold make some"
+                    .to_owned(),
+            );
         }
         parts.retain(|part| !part.is_empty());
         if parts.len() > 1 {
