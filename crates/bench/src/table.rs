@@ -115,9 +115,11 @@ pub fn marks(row: &Row) -> &'static str {
     }
 }
 
-/// The spread of a figure as `±4%`; empty where there is none or it rounds to zero.
+/// The spread of a figure as `±4%`; empty where there is none or it rounds to zero. Beyond `±>999%` its size says nothing
+/// but that the runs have nothing in common.
 pub fn spread_text(row: &Row, figure: Figure) -> String {
     match row.figures.get(figure).and(row.spreads.get(figure)) {
+        Some(spread) if spread >= 9.995 => "±>999%".to_owned(),
         Some(spread) if spread >= 0.005 => format!("±{:.0}%", spread * 100.0),
         _ => String::new(),
     }

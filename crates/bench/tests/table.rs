@@ -76,6 +76,8 @@ fn spreads_are_percent_of_the_median() {
     let text = table::terminal(&stats::aggregate(&runs), &[]);
     assert!(text.contains("30.1 ±4%"), "{text}");
     assert!(table::markdown(&stats::aggregate(&runs), &[]).contains("| 30.1 ±4% |"));
+    runs[2].figures.avg_us = Some(30_000.0);
+    assert!(table::markdown(&stats::aggregate(&runs), &[]).contains("| 30.1 ±>999% |"));
 }
 
 #[test]
