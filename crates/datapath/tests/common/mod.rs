@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::process::Command;
 
 use abey_datapath::{Builder, Interest, Runtime, TcpListener, TcpStream};
+use abey_nic::{Impaired, Impairment, Pcap, Recording};
 
 pub(crate) use namespace::*;
 
@@ -19,6 +20,15 @@ pub(crate) enum Wire {
     Xdp,
     /// TAP; the peer is the kernel of the same namespace.
     Tap,
+}
+
+/// What is put around the device.
+#[derive(Clone, Default)]
+pub(crate) struct Around {
+    /// What the wire does in both directions.
+    pub(crate) impairment: Option<Impairment>,
+    /// Where goes what is on the wire: what we send after it was impaired, what the kernel sends before.
+    pub(crate) recording: Option<Recording>,
 }
 
 /// A runtime and the kernel that is its peer: 10.8.0.1 and fd08::1 are ours, 10.8.0.2 and fd08::2 the kernel's.
@@ -81,9 +91,24 @@ fn host(is_v4: bool, last: u8, port: u16) -> SocketAddr {
 impl Bed {
     /// In the calling thread's namespace. `change` has the last word on the runtime.
     pub(crate) fn new(wire: Wire, mode: &str, change: impl FnOnce(Builder) -> Builder) -> Self {
+        Self::with(wire, mode, Around::default(), change)
+    }
+
+    /// With something around the device.
+    pub(crate) fn with(wire: Wire, mode: &str, around: Around, change: impl FnOnce(Builder) -> Builder) -> Self {
         let builder = Runtime::builder()
             .mode(mode.parse().expect("a mode"))
-            .stack(|settings| settings.time_wait = std::time::Duration::from_secs(1));
+            .stack(|settings| settings.time_wait = std::time::Duration::from_secs(1))
+            .decorate(move |_, queue| {
+                let queue = match around.recording.clone() {
+                    Some(recording) => Box::new(Pcap::new(queue, recording)),
+                    None => queue,
+                };
+                match around.impairment {
+                    Some(impairment) => Box::new(Impaired::new(queue, impairment, impairment, 7)),
+                    None => queue,
+                }
+            });
         match wire {
             Wire::Xdp => {
                 let far = checked_veth(1);

@@ -8,6 +8,7 @@ mod common;
 #[allow(dead_code, reason = "its echo server is used")]
 mod support;
 
+mod analysed;
 mod bulk;
 mod iperf3;
 mod many;

@@ -84,6 +84,16 @@ fn calls(bed: &Bed, count: u32) {
 /// A thousand of these may be in TIME-WAIT, with a kernel socket each.
 const SPARE: u64 = 8_000;
 
+/// Connections from the kernel, and then to it.
+pub(crate) fn in_turn(bed: &Bed, wire: Wire, from: u32, to: u32) {
+    let server = server(bed);
+    visits(bed, from);
+    assert_nothing_left(bed, wire, 1);
+    drop(server);
+    calls(bed, to);
+    assert_nothing_left(bed, wire, 0);
+}
+
 fn one_after_the_other(wire: Wire) {
     if !is_possible(wire) || !has_descriptors(SPARE) {
         return;
@@ -92,12 +102,7 @@ fn one_after_the_other(wire: Wire) {
         let bed = Bed::new(wire, "suspend20", |builder| {
             builder.stack(|settings| settings.time_wait = Duration::from_millis(200))
         });
-        let server = server(&bed);
-        visits(&bed, 8_000);
-        assert_nothing_left(&bed, wire, 1);
-        drop(server);
-        calls(&bed, 2_000);
-        assert_nothing_left(&bed, wire, 0);
+        in_turn(&bed, wire, 8_000, 2_000);
         assert_eq!(bed.runtime.stack_counters().tcp_passive_opens, 8_000);
         assert_eq!(bed.runtime.stack_counters().tcp_active_opens, 2_000);
     });
@@ -121,35 +126,40 @@ fn at_once(wire: Wire) {
     }
     in_namespace(|| {
         let bed = Bed::new(wire, "suspend20", |builder| builder);
-        {
-            let _server = server(&bed);
-            let mut kernels: Vec<_> = bed.at_peer(|| {
-                let connect = |number| std::net::TcpStream::connect(ours(number % 2 == 0, 7)).expect("connected");
-                (0..AT_ONCE).map(connect).map(patient).collect()
-            });
-            for (number, kernel) in kernels.iter_mut().enumerate() {
-                kernel.write_all(&number.to_le_bytes()).expect("written");
-            }
-            assert_eq!(bed.runtime.census().held, AT_ONCE as usize + 1);
-            for (number, kernel) in kernels.iter_mut().enumerate() {
-                let mut answer = [0; 8];
-                kernel.read_exact(&mut answer).expect("answered");
-                assert_eq!(usize::from_le_bytes(answer), number);
-            }
-        }
-        assert_nothing_left(&bed, wire, 0);
-        outwards(&bed);
-        assert_nothing_left(&bed, wire, 0);
+        at_once_both_ways(&bed, wire, AT_ONCE);
     });
 }
 
+/// Connections from the kernel at once, and then as many to it.
+pub(crate) fn at_once_both_ways(bed: &Bed, wire: Wire, count: u32) {
+    {
+        let _server = server(bed);
+        let mut kernels: Vec<_> = bed.at_peer(|| {
+            let connect = |number| std::net::TcpStream::connect(ours(number % 2 == 0, 7)).expect("connected");
+            (0..count).map(connect).map(patient).collect()
+        });
+        for (number, kernel) in kernels.iter_mut().enumerate() {
+            kernel.write_all(&number.to_le_bytes()).expect("written");
+        }
+        until("all are accepted", || bed.runtime.census().held == count as usize + 1);
+        for (number, kernel) in kernels.iter_mut().enumerate() {
+            let mut answer = [0; 8];
+            kernel.read_exact(&mut answer).expect("answered");
+            assert_eq!(usize::from_le_bytes(answer), number);
+        }
+    }
+    assert_nothing_left(bed, wire, 0);
+    outwards(bed, count);
+    assert_nothing_left(bed, wire, 0);
+}
+
 /// As many to the kernel, in one epoll.
-fn outwards(bed: &Bed) {
+fn outwards(bed: &Bed, count: u32) {
     let kernel = bed.at_peer(|| std::net::TcpListener::bind("[::]:9").expect("bound"));
     std::thread::scope(|scope| {
         let echo = scope.spawn(|| {
             let accept = || patient(kernel.accept().expect("a connection").0);
-            let mut streams: Vec<_> = std::iter::repeat_with(accept).take(AT_ONCE as usize).collect();
+            let mut streams: Vec<_> = std::iter::repeat_with(accept).take(count as usize).collect();
             for stream in &mut streams {
                 let mut request = [0; 4];
                 stream.read_exact(&mut request).expect("a request");
@@ -158,7 +168,7 @@ fn outwards(bed: &Bed) {
             streams
         });
         let epoll = bed.runtime.epoll();
-        let streams: Vec<TcpStream> = (0..AT_ONCE)
+        let streams: Vec<TcpStream> = (0..count)
             .map(|number| {
                 let stream = crate::common::connect(&bed.runtime, theirs(number % 2 == 0, 9));
                 stream.set_nonblocking(true);
@@ -168,7 +178,7 @@ fn outwards(bed: &Bed) {
             })
             .collect();
         let (mut events, mut answered) = (Vec::new(), 0);
-        while answered < AT_ONCE {
+        while answered < count {
             assert!(epoll.wait(&mut events, 64, Some(PATIENCE)).expect("a wait") > 0, "{answered} answers");
             for event in &events {
                 let mut answer = [0; 4];

@@ -26,6 +26,15 @@ fn with(program: &str, argument: &str, test: impl Fn(&Bed) + Sync) {
     }
 }
 
+/// Stops a server when it goes, also by a panic: the scope waits for the server.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Accepts connections one at a time until `stop`.
 fn serve(listener: &TcpListener, stop: &AtomicBool, each: impl Fn(TcpStream)) {
     while !stop.load(Ordering::Relaxed) {
@@ -57,80 +66,89 @@ fn http(stream: &TcpStream, body: &[u8]) {
     }
 }
 
-#[test]
-fn curl_gets_ten_megabytes_twice_over_one_connection() {
-    let body: Vec<u8> = (0..10_000_000_u32).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 17) as u8).collect();
-    with("curl", "--version", |bed| {
-        let (listener, stop) = (listen(&bed.runtime, 80), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            let server = scope.spawn(|| serve(&listener, &stop, |stream| http(&stream, &body)));
-            for is_v4 in [true, false] {
-                let url = format!("http://{}/", ours(is_v4, 80));
-                let output = bed.at_peer(|| {
-                    let mut curl = Command::new("curl");
-                    curl.args(["-sS", "-g", "--http1.1", "--noproxy", "*", "--max-time", "60", &url, &url]);
-                    curl.output().expect("curl runs")
-                });
-                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-                assert!(
-                    output.stdout.len() == 2 * body.len() && output.stdout.chunks(body.len()).all(|got| got == body)
-                );
-            }
-            stop.store(true, Ordering::Relaxed);
-            server.join().expect("served");
-        });
+/// curl gets `bytes` twice over one connection.
+pub(crate) fn curl(bed: &Bed, bytes: u32) {
+    let body: Vec<u8> = (0..bytes).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 17) as u8).collect();
+    let (listener, stop) = (listen(&bed.runtime, 80), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| serve(&listener, &stop, |stream| http(&stream, &body)));
+        let stop = Stop(&stop);
+        for is_v4 in [true, false] {
+            let url = format!("http://{}/", ours(is_v4, 80));
+            let output = bed.at_peer(|| {
+                let mut curl = Command::new("curl");
+                curl.args(["-sS", "-g", "--http1.1", "--noproxy", "*", "--max-time", "60", &url, &url]);
+                curl.output().expect("curl runs")
+            });
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            assert!(output.stdout.len() == 2 * body.len() && output.stdout.chunks(body.len()).all(|got| got == body));
+        }
+        drop(stop);
+        server.join().expect("served");
     });
 }
 
 #[test]
+fn curl_gets_ten_megabytes_twice_over_one_connection() {
+    with("curl", "--version", |bed| curl(bed, 10_000_000));
+}
+
+/// nc sends lines and gets them back.
+pub(crate) fn nc(bed: &Bed, lines: u32) {
+    let text: Vec<u8> = (0..lines).flat_map(|number| format!("{number}\n").into_bytes()).collect();
+    let any = SocketAddr::from(([0_u16; 8], 7));
+    let _server = EchoServer::start_at(&bed.runtime, any, Duration::from_millis(100));
+    for is_v4 in [true, false] {
+        let address = ours(is_v4, 7).ip().to_string();
+        let mut nc = bed.at_peer(|| {
+            let mut nc = Command::new("nc");
+            nc.args(["-N", "-w", "20", &address, "7"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            nc.spawn().expect("nc runs")
+        });
+        let (mut input, mut output) = (nc.stdin.take().expect("piped"), nc.stdout.take().expect("piped"));
+        let mut back = Vec::new();
+        std::thread::scope(|scope| {
+            // Dropped after the last byte, which makes nc shut its direction down.
+            scope.spawn(|| input.write_all(&text).map(|()| drop(input)).expect("written"));
+            output.read_to_end(&mut back).expect("read");
+        });
+        assert!(nc.wait().expect("waited").success() && back == text);
+    }
+}
+
+#[test]
 fn nc_gets_back_what_it_sent_and_closed_after() {
-    let text: Vec<u8> = (0..200_000).flat_map(|number: u32| format!("{number}\n").into_bytes()).collect();
-    with("nc", "-h", |bed| {
-        let any = SocketAddr::from(([0_u16; 8], 7));
-        let _server = EchoServer::start_at(&bed.runtime, any, Duration::from_millis(100));
-        for is_v4 in [true, false] {
-            let address = ours(is_v4, 7).ip().to_string();
-            let mut nc = bed.at_peer(|| {
-                let mut nc = Command::new("nc");
-                nc.args(["-N", "-w", "20", &address, "7"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-                nc.spawn().expect("nc runs")
+    with("nc", "-h", |bed| nc(bed, 200_000));
+}
+
+/// iperf3 measures one direction and the other with so many bytes (in its words).
+pub(crate) fn iperf3(bed: &Bed, bytes: &str) {
+    let (listener, stop) = (listen(&bed.runtime, 5201), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            serve(&listener, &stop, |control| crate::iperf3::serve(&control, &listener));
+        });
+        let stop = Stop(&stop);
+        for (is_v4, direction) in [(true, None), (true, Some("-R")), (false, None), (false, Some("-R"))] {
+            let address = ours(is_v4, 5201).ip().to_string();
+            let output = bed.at_peer(|| {
+                let mut client = Command::new("iperf3");
+                client.args(["-c", &address, "-n", bytes, "-J"]).args(direction);
+                client.output().expect("iperf3 runs")
             });
-            let (mut input, mut output) = (nc.stdin.take().expect("piped"), nc.stdout.take().expect("piped"));
-            let mut back = Vec::new();
-            std::thread::scope(|scope| {
-                // Dropped after the last byte, which makes nc shut its direction down.
-                scope.spawn(|| input.write_all(&text).map(|()| drop(input)).expect("written"));
-                output.read_to_end(&mut back).expect("read");
-            });
-            assert!(nc.wait().expect("waited").success() && back == text);
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a document");
+            assert!(output.status.success() && report["error"].is_null(), "{report:#}");
+            let received = &report["end"]["sum_received"];
+            assert!(received["bytes"].as_u64().is_some_and(|bytes| bytes > 100_000), "{received}");
+            let rate = received["bits_per_second"].as_f64().expect("a rate");
+            eprintln!("iperf3 {address} {}: {:.0} Mbit/s", direction.unwrap_or("  "), rate / 1e6);
         }
+        drop(stop);
+        server.join().expect("served");
     });
 }
 
 #[test]
 fn iperf3_measures_both_directions() {
-    with("iperf3", "--version", |bed| {
-        let (listener, stop) = (listen(&bed.runtime, 5201), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            let server = scope.spawn(|| {
-                serve(&listener, &stop, |control| crate::iperf3::serve(&control, &listener));
-            });
-            for (is_v4, direction) in [(true, None), (true, Some("-R")), (false, None), (false, Some("-R"))] {
-                let address = ours(is_v4, 5201).ip().to_string();
-                let output = bed.at_peer(|| {
-                    let mut client = Command::new("iperf3");
-                    client.args(["-c", &address, "-n", "64M", "-J"]).args(direction);
-                    client.output().expect("iperf3 runs")
-                });
-                let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a document");
-                assert!(output.status.success() && report["error"].is_null(), "{report:#}");
-                let received = &report["end"]["sum_received"];
-                assert!(received["bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{received}");
-                let rate = received["bits_per_second"].as_f64().expect("a rate");
-                eprintln!("iperf3 {address} {}: {:.0} Mbit/s", direction.unwrap_or("  "), rate / 1e6);
-            }
-            stop.store(true, Ordering::Relaxed);
-            server.join().expect("served");
-        });
-    });
+    with("iperf3", "--version", |bed| iperf3(bed, "64M"));
 }
