@@ -13,8 +13,10 @@ pub(crate) struct Flow<'a> {
 }
 
 /// Protocol numbers (IANA).
+pub(crate) const ICMP: u8 = 1;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
+pub(crate) const ICMPV6: u8 = 58;
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;

@@ -106,6 +106,40 @@ fn fragments_and_neighbour_discovery_pass_to_the_kernel() {
 }
 
 #[test]
+fn errors_about_what_registered_ports_sent_come_to_us_and_others_reach_the_kernel() {
+    in_namespace(|| {
+        let far = veth(1);
+        let mut nic = open_near();
+        nic.ports().expect("ports").register(Protocol::Udp, 700).expect("register");
+        nic.ports().expect("ports").register(Protocol::Tcp, 701).expect("register");
+        let mut queues = nic.take_queues();
+        let them = Side { mac: FAR, address: [10, 8, 0, 2], port: 901 };
+        // Nobody is at port 901. Ours; a port of the other protocol; one that is the kernel's.
+        let from = |port| udp(Side { mac: NEAR, address: [10, 8, 0, 1], port }, them, b"anyone?");
+        inside(&far, || std::fs::write("/proc/sys/net/ipv4/icmp_ratelimit", "0").expect("a setting"));
+        assert_eq!(queues[0].transmit(&[from(701), from(702), from(700)]).expect("transmit"), 3);
+        queues[0].kick().expect("kick");
+        let mut into = Frame::burst(4, 1500);
+        until("the error arrives", || queues[0].receive(&mut into).expect("receive") == 1);
+        // Destination unreachable, port unreachable, and the datagram it is about.
+        assert_eq!((into[0][23], &into[0][34..36], &into[0][62..64]), (1, &[3, 3][..], &700_u16.to_be_bytes()[..]));
+        let kernel = near_socket("10.8.0.1:705");
+        kernel.connect("10.8.0.2:901").expect("connect");
+        kernel.send(b"anyone?").expect("send");
+        assert_eq!(kernel.recv(&mut [0; 9]).expect_err("nobody").kind(), std::io::ErrorKind::ConnectionRefused);
+        if std::process::Command::new("ping").arg("-V").output().is_ok() {
+            inside(&far, || {
+                for address in ["10.8.0.1", "fd08::1"] {
+                    let ping = std::process::Command::new("ping").args(["-c", "1", "-W", "5", address]).output();
+                    assert!(ping.expect("ping").status.success(), "{address}");
+                }
+            });
+        }
+        assert_eq!(queues[0].counters().received, 1);
+    });
+}
+
+#[test]
 fn ipv6_ports_come_to_us_too() {
     in_namespace(|| {
         let far = veth(1);

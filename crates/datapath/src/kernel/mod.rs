@@ -9,7 +9,8 @@
 //! - neighbours ([`neighbors`]), by netlink and in a thread of its own ([`control`]), which is asked when a stack has a
 //!   packet for somebody it does not know. No packet's way leads through here.
 //!
-//! What the kernel gets in consequence: fragments, and ICMP errors about our flows, which it has no use for.
+//! What routers and hosts say of our packets by ICMP comes to us too, as the program looks into what an error quotes. What
+//! the kernel gets and has no use for: fragments, and errors that quote one or IPv6 extension headers.
 
 mod control;
 mod handover;

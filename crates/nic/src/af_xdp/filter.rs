@@ -1,14 +1,16 @@
-//! The XDP program: redirects registered (protocol, destination port) pairs to our sockets, passes everything else.
+//! The XDP program: redirects registered (protocol, destination port) pairs to our sockets, and ICMP errors that quote a
+//! packet from such a port; passes everything else.
 //!
 //! Written for the assembler next door and wrapped in an ELF object in memory, which is what loaders take. Passed to the
-//! kernel: everything that is not TCP or UDP over untagged IPv4 or IPv6, fragments, IPv6 with extension headers, and
-//! frames of a queue that has no socket.
+//! kernel: everything that is not TCP, UDP or an ICMP error over untagged IPv4 or IPv6, fragments, errors that quote a
+//! later fragment, IPv6 with extension headers (also quoted), and frames of a queue that has no socket.
 
 use object::write::{Object, Relocation, Symbol, SymbolSection};
 use object::{Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind};
 use object::{SymbolFlags, SymbolKind, SymbolScope, elf};
 
 use super::assembler::{Assembled, Assembler, Operation, Register, Register::*, Size, When};
+use crate::headers::{ICMP, ICMPV6, TCP, UDP};
 
 /// Name of the program in the object.
 pub(super) const PROGRAM: &str = "abey_filter";
@@ -20,6 +22,10 @@ pub(super) const SOCKETS: &str = "abey_sockets";
 pub(super) const MAX_PORTS: u32 = 65_536;
 /// Most queues.
 pub(super) const MAX_QUEUES: u32 = 256;
+/// Where the destination port is in the headers of TCP and UDP, behind the source port.
+const DESTINATION_PORT: i32 = 2;
+/// Bytes before the packet that an ICMP error quotes.
+const ICMP_HEADER: i32 = 8;
 
 /// Numbers of `linux/bpf.h`.
 mod abi {
@@ -52,6 +58,47 @@ fn require(asm: &mut Assembler, from: Register, bytes: i32) {
     asm.jump_if(R4, When::Greater, R3, "pass");
 }
 
+/// Goes on with the packet that an ICMP error quotes, whose *source* is ours: `R7` becomes its protocol, and `R8` points so
+/// that the source port lies where the program looks for a destination port.
+fn look_at_quoted_v4(asm: &mut Assembler) {
+    require(asm, R8, ICMP_HEADER + 20);
+    // Destination unreachable, time exceeded, parameter problem (RFC 792).
+    asm.load(Size::Byte, R5, R8, 0);
+    asm.jump_if(R5, When::Equal, 3, "quoted");
+    asm.jump_if(R5, When::Equal, 11, "quoted");
+    asm.jump_if(R5, When::NotEqual, 12, "pass");
+    asm.label("quoted");
+    asm.load(Size::Half, R5, R8, ICMP_HEADER as i16 + 6);
+    asm.compute(Operation::And, R5, half([0x1f, 0xff]));
+    asm.jump_if(R5, When::NotEqual, 0, "pass");
+    asm.load(Size::Byte, R7, R8, ICMP_HEADER as i16 + 9);
+    asm.load(Size::Byte, R5, R8, ICMP_HEADER as i16);
+    header_length(asm);
+    asm.compute(Operation::Add, R8, ICMP_HEADER - DESTINATION_PORT);
+    asm.compute(Operation::Add, R8, R5);
+    asm.jump("transport");
+}
+
+/// As [`look_at_quoted_v4`].
+fn look_at_quoted_v6(asm: &mut Assembler) {
+    asm.label("icmpv6");
+    require(asm, R8, ICMP_HEADER + 40);
+    // Destination unreachable, packet too big, time exceeded, parameter problem (RFC 4443).
+    asm.load(Size::Byte, R5, R8, 0);
+    asm.jump_if(R5, When::Less, 1, "pass");
+    asm.jump_if(R5, When::Greater, 4, "pass");
+    asm.load(Size::Byte, R7, R8, ICMP_HEADER as i16 + 6);
+    asm.compute(Operation::Add, R8, ICMP_HEADER + 40 - DESTINATION_PORT);
+    asm.jump("transport");
+}
+
+/// From the first byte of an IPv4 header in `R5` to the header's length in bytes; at least 20.
+fn header_length(asm: &mut Assembler) {
+    asm.compute(Operation::And, R5, 0x0f);
+    asm.jump_if(R5, When::Less, 5, "pass");
+    asm.compute(Operation::ShiftLeft, R5, 2);
+}
+
 fn program() -> Assembled {
     let mut asm = Assembler::default();
     // R6: context; R2: packet; R3: its end.
@@ -68,6 +115,7 @@ fn program() -> Assembled {
     asm.load(Size::Byte, R7, R2, 14 + 6);
     asm.compute(Operation::Move, R8, R2);
     asm.compute(Operation::Add, R8, 14 + 40);
+    asm.jump_if(R7, When::Equal, i32::from(ICMPV6), "icmpv6");
     asm.jump("transport");
 
     asm.label("ipv4");
@@ -77,21 +125,21 @@ fn program() -> Assembled {
     asm.compute(Operation::And, R5, half([0x3f, 0xff]));
     asm.jump_if(R5, When::NotEqual, 0, "pass");
     asm.load(Size::Byte, R7, R2, 14 + 9);
-    // The header's length in words of 4 bytes, at least 5.
     asm.load(Size::Byte, R5, R2, 14);
-    asm.compute(Operation::And, R5, 0x0f);
-    asm.jump_if(R5, When::Less, 5, "pass");
-    asm.compute(Operation::ShiftLeft, R5, 2);
+    header_length(&mut asm);
     asm.compute(Operation::Move, R8, R2);
     asm.compute(Operation::Add, R8, 14);
     asm.compute(Operation::Add, R8, R5);
+    asm.jump_if(R7, When::NotEqual, i32::from(ICMP), "transport");
+    look_at_quoted_v4(&mut asm);
+    look_at_quoted_v6(&mut asm);
 
     asm.label("transport");
-    asm.jump_if(R7, When::Equal, i32::from(crate::headers::TCP), "ports");
-    asm.jump_if(R7, When::NotEqual, i32::from(crate::headers::UDP), "pass");
+    asm.jump_if(R7, When::Equal, i32::from(TCP), "ports");
+    asm.jump_if(R7, When::NotEqual, i32::from(UDP), "pass");
     asm.label("ports");
-    require(&mut asm, R8, 4);
-    asm.load(Size::Half, R5, R8, 2);
+    require(&mut asm, R8, DESTINATION_PORT + 2);
+    asm.load(Size::Half, R5, R8, DESTINATION_PORT as i16);
     asm.compute(Operation::ShiftLeft, R7, 16);
     asm.compute(Operation::Or, R7, R5);
     asm.store(Size::Word, R10, -4, R7);
