@@ -163,6 +163,12 @@ pub enum OpenError {
     /// The connection was not made in the time that was given.
     #[error("the connection was not established in time")]
     TimedOut,
+    /// Who was at the other end of the wire has gone.
+    #[error("the link of {device} went down: nobody is at its other end any more")]
+    LinkDown {
+        /// The device.
+        device: String,
+    },
     /// The runtime is gone.
     #[error("the runtime is gone: keep it as long as its sockets")]
     RuntimeGone,
@@ -184,6 +190,7 @@ impl From<OpenError> for io::Error {
             OpenError::Stack(Stack::AddressInUse(_)) | OpenError::PortInUse { .. } => io::ErrorKind::AddrInUse,
             OpenError::Stack(Stack::AddressNotAvailable(_)) => io::ErrorKind::AddrNotAvailable,
             OpenError::Stack(Stack::NoRoute(_)) => io::ErrorKind::HostUnreachable,
+            OpenError::LinkDown { .. } => io::ErrorKind::NetworkDown,
             _ => io::ErrorKind::Other,
         };
         Self::new(kind, error)

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use abey_delivery::{EpollBusyPoll, Mode, ModeSettings, Nanos, NapiId, NapiSettings, SocketBusyPoll, Store};
 use abey_nic::rss::Rss;
-use abey_nic::{Protocol, Warning};
+use abey_nic::{LinkState, Protocol, Warning};
 use abey_tcpip::SocketId;
 
 pub use builder::Builder;
@@ -174,6 +174,11 @@ impl Runtime {
             sum += shard.with(|core| core.nic_counters());
         }
         sum
+    }
+
+    /// Whether anybody is at the other end of the wire. May cost a system call.
+    pub fn link(&self) -> LinkState {
+        self.shared.shards[0].with(|core| core.nic_link())
     }
 
     /// What the operator should put right about the other end of the wire, and was not told by an earlier call.

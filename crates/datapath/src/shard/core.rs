@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use abey_delivery::{Nanos, NapiIndex, NapiThread, PollContext, Softirq};
-use abey_nic::{Frame, QueuePair};
+use abey_nic::{Frame, LinkState, QueuePair};
 use abey_tcpip::{SocketId, Stack};
 use slotmap::SecondaryMap;
 
@@ -90,6 +90,7 @@ pub(crate) struct Core {
     pub(super) nic_used: bool,
     /// What the NIC had counted when its system calls were last looked at.
     nic_calls: u64,
+    link_was_up: bool,
     /// The device has failed; nothing works any more, and this is why.
     pub(crate) failed: Option<Arc<str>>,
     /// The runtime is gone.
@@ -106,6 +107,7 @@ impl Core {
         softirq: Softirq,
         has_siblings: bool,
     ) -> Self {
+        let link_was_up = nic.link() == LinkState::Up;
         let mtu = nic.capabilities().mtu.max(stack.config().settings().mtu);
         Self {
             index,
@@ -130,6 +132,7 @@ impl Core {
             room: Vec::new(),
             nic_used: false,
             nic_calls: 0,
+            link_was_up,
             failed: None,
             over: false,
         }
@@ -274,6 +277,17 @@ impl Core {
 
     pub(crate) fn nic_counters(&self) -> abey_nic::Counters {
         self.nic.counters()
+    }
+
+    pub(crate) fn nic_link(&self) -> LinkState {
+        self.nic.link()
+    }
+
+    /// Whether somebody was at the other end of the wire and is there no more. May cost a system call.
+    pub(crate) fn link_is_lost(&mut self) -> bool {
+        let is_up = self.nic.link() == LinkState::Up;
+        self.link_was_up |= is_up || self.nic.counters().received > 0;
+        self.link_was_up && !is_up
     }
 
     pub(crate) fn nic_warning(&self) -> Option<abey_nic::Warning> {

@@ -16,6 +16,9 @@ use crate::runtime::{Runtime, Shared};
 use crate::shard::{Core, Shard};
 use crate::wait::{Part, wait_for};
 
+/// How often who waits to be connected looks whether the link is still there: it may be a system call.
+const LOOK_AT_LINK: Duration = Duration::from_millis(100);
+
 /// A TCP connection. All methods take `&self`; several threads may use it.
 #[derive(Debug)]
 pub struct TcpStream(pub(super) Handle);
@@ -61,15 +64,32 @@ impl TcpStream {
         timeout: Option<Duration>,
     ) -> Result<Self, OpenError> {
         let stream = Self::start(runtime.shared(), shard, remote)?;
-        let until = timeout.map(|timeout| runtime.shared().clock.after(timeout));
-        if !wait_for(&stream.0.parts, Readiness::WRITABLE, until, None)? {
-            return Err(OpenError::TimedOut);
-        }
+        stream.wait_until_connected(timeout)?;
         match stream.take_error() {
             Ok(None) => Ok(stream),
             Ok(Some(error)) => Err(error.into()),
             Err(Error::Nic(reason)) => Err(OpenError::Nic(reason)),
             Err(_) => Err(OpenError::RuntimeGone),
+        }
+    }
+
+    /// Waits until the connection is established or has failed. A peer at the other end of the wire that has gone will not
+    /// answer; one that was never there may still come.
+    fn wait_until_connected(&self, timeout: Option<Duration>) -> Result<(), OpenError> {
+        let clock = self.0.runtime.clock;
+        let until = timeout.map(|timeout| clock.after(timeout));
+        loop {
+            let look = clock.after(LOOK_AT_LINK);
+            let next = until.map_or(look, |until| until.min(look));
+            if wait_for(&self.0.parts, Readiness::WRITABLE, Some(next), None)? {
+                return Ok(());
+            }
+            if until.is_some_and(|until| clock.now() >= until) {
+                return Err(OpenError::TimedOut);
+            }
+            if self.0.part().shard.with(Core::link_is_lost) {
+                return Err(OpenError::LinkDown { device: self.0.runtime.device.clone() });
+            }
         }
     }
 

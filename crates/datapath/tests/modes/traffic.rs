@@ -1,6 +1,9 @@
 //! Requests and responses, bulk data, many connections, peers that die: in every mode.
 
-use abey_datapath::{Error, Shutdown, SocketError, TcpListener, TcpStream};
+use std::net::SocketAddr;
+
+use abey_datapath::{Error, OpenError, Runtime, Shutdown, SocketError, TcpListener, TcpStream};
+use abey_nic::{LinkState, MemoryEnd, Options};
 
 use crate::support::{EchoServer, PATIENCE, at, connect, eventually, every_mode, pair, round_trip};
 
@@ -128,4 +131,27 @@ fn round_trip_once(there: &TcpStream, here: &TcpStream) {
     let mut buffer = [0; 4];
     here.read_exact(&mut buffer).expect("read");
     assert_eq!(&buffer, b"ping");
+}
+
+#[test]
+fn who_waits_to_be_connected_is_told_that_the_peer_is_gone() {
+    for mode in every_mode() {
+        let name = format!("memory:abey-gone-{}-{mode}", std::process::id());
+        let mut options = Options::default();
+        options.end = MemoryEnd::Create;
+        let server = abey_nic::open(&name, &options).expect("created");
+        let client = Runtime::builder().nic(&name, Options::default()).mode(mode).address([10, 0, 0, 2].into(), 24);
+        let client = client.build().expect("attached");
+        assert_eq!(client.link(), LinkState::Up);
+        // It has no stack that would answer.
+        let nobody = SocketAddr::from(([10, 0, 0, 1], 9));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| TcpStream::connect(&client, nobody).map(drop));
+            eventually("it asks for the neighbour", || client.counters(None).transmitted > 0);
+            drop(server);
+            let error = waiting.join().expect("joined").expect_err("nobody");
+            assert!(matches!(error, OpenError::LinkDown { .. }), "{error}");
+        });
+        assert_eq!(client.link(), LinkState::Down);
+    }
 }
