@@ -109,6 +109,7 @@ mod sync;
 mod threads;
 mod wait;
 
+pub use abey_nic::LinkState;
 pub use abey_record::{Answer, Call, Recorder, Transition, first_difference};
 pub use abey_tcpip::{IoError, Keepalive, Readiness, Shutdown, SocketError};
 pub use counters::Counters;

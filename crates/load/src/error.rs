@@ -90,6 +90,14 @@ pub enum LoadError {
         /// How long nothing came.
         silent: Duration,
     },
+    /// The network between here and the server is gone.
+    #[error("{target} cannot be reached any more: {source}")]
+    Lost {
+        /// The server.
+        target: SocketAddr,
+        /// What is known of it.
+        source: io::Error,
+    },
     /// The stop flag was raised.
     #[error("the run was stopped before its end")]
     Stopped,

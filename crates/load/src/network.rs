@@ -106,6 +106,11 @@ pub trait Network: Clone + Debug + Send + Sync + 'static {
     ///
     /// No route to it, or what the system refuses.
     fn connect_datagrams(&self, target: SocketAddr) -> io::Result<Self::Datagrams>;
+
+    /// Why nobody can be reached any more, where that is known before requests go unanswered for long.
+    fn lost(&self) -> Option<io::Error> {
+        None
+    }
 }
 
 /// A socket that can be watched. A closed one is forgotten by who watched it.

@@ -26,6 +26,8 @@ const SPIN_FOR_ANSWERS: u64 = 2 * MS;
 const LONGEST_SLEEP: u64 = 50 * MS;
 /// How often lost datagrams and a silent server are looked for, ns.
 const HOUSEKEEPING: u64 = 20 * MS;
+/// How long nothing comes before the network is asked whether it is still there.
+const LOOK_AT_NETWORK: Duration = Duration::from_millis(100);
 /// How long the end of an open loop's interval waits for answers before it is announced, ns.
 const GRACE: u64 = 10 * MS;
 /// Writes in one go before answers are looked at again, and between the answers of two connections.
@@ -370,6 +372,12 @@ impl<'a, N: Network> Run<'a, N> {
         let silent = Duration::from_nanos(now - since.min(now));
         let unanswered = self.books.outstanding > 0 || self.books.lost_in_a_row > 2;
         let draining_too_long = matches!(self.books.stage, Stage::Draining { .. }) && now > self.drain_until;
+        if unanswered
+            && silent > LOOK_AT_NETWORK
+            && let Some(source) = self.engine.network.lost()
+        {
+            return Err(LoadError::Lost { target: self.engine.options.target, source });
+        }
         if (unanswered && silent > self.engine.options.timeout) || (draining_too_long && self.books.outstanding > 0) {
             let outstanding = self.books.outstanding + self.books.lost_in_a_row;
             return Err(LoadError::Silent { target: self.engine.options.target, outstanding, silent });

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use abey_datapath::{Error, OpenError, Runtime, TcpListener, TcpStream, UdpSocket, Waker};
+use abey_datapath::{Error, LinkState, OpenError, Runtime, TcpListener, TcpStream, UdpSocket, Waker};
 use abey_load::network::{self, Event, Interest, Network, Seat, Socket};
 
 /// The sockets of a runtime. Clones share it; it ends when the last of them and of its sockets' owners has gone.
@@ -141,6 +141,11 @@ impl Network for Datapath {
         socket.connect(Some(target)).map_err(io_error)?;
         socket.set_nonblocking(true);
         Ok(Datagrams(vec![socket]))
+    }
+
+    fn lost(&self) -> Option<io::Error> {
+        let is_down = self.0.link() == LinkState::Down;
+        is_down.then(|| io::Error::new(ErrorKind::NetworkDown, "nobody is at the other end of the link"))
     }
 }
 
