@@ -151,7 +151,7 @@ fn bad_input_is_one_sentence() {
         (&["--load", "lots", "--p99", "250us"], &["lots", "20k"]),
         (&["--load", "max", "--p99", "250us"], &["max", "400k"]),
         (&["--load", "100k..", "--p99", "250us"], &["100k.."]),
-        (&["--load", "1000m", "--p99", "250us"], &["load = 1000000000", "the wire carries at most"]),
+        (&["--load", "1000m", "--p99", "250us"], &["1000m", "from 1 to 10m"]),
         (&["--load", "400k", "--p99", "250us", "--queues", "0"], &["queues = 0"]),
         (&["--load", "400k", "--p99", "250us", "--profile", "turbo"], &["turbo", "epyc-7662"]),
         (&["--load", "400k", "--p99", "250us", "--svg", "/no/such/place.svg"], &["/no/such/place.svg"]),
