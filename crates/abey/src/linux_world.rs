@@ -28,6 +28,11 @@ enum WorldChoice {
 }
 
 impl World {
+    /// Whether it is to be Abey's own datapath.
+    pub(crate) fn is_datapath(self) -> bool {
+        self.world == WorldChoice::Datapath
+    }
+
     /// Refuses the worlds that this version does not have.
     pub(crate) fn only_linux(self) -> Result<(), Failure> {
         if self.world == WorldChoice::Linux {

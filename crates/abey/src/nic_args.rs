@@ -55,7 +55,7 @@ pub(crate) enum End {
 
 /// An own address and the length of its prefix.
 #[derive(Clone, Copy, Debug)]
-struct OwnAddress(IpAddr, u8);
+pub(crate) struct OwnAddress(pub(crate) IpAddr, pub(crate) u8);
 
 impl FromStr for OwnAddress {
     type Err = String;
@@ -203,12 +203,7 @@ impl NicArgs {
         if !self.addresses.is_empty() || !matches!(nic, NicName::Memory(_)) {
             return self.addresses.clone();
         }
-        let last = match end {
-            End::Server => 1,
-            End::Client => 2,
-        };
-        let v6 = Ipv6Addr::new(0xfd00, 0xabe, 0, 0, 0, 0, 0, last.into());
-        vec![OwnAddress([10, 0, 0, last].into(), 24), OwnAddress(v6.into(), 64)]
+        memory_addresses(end)
     }
 
     fn open_nic(&self, nic: &NicName, end: End, threads: usize) -> Result<Opened, Failure> {
@@ -284,6 +279,16 @@ impl NicArgs {
         options.end = if end == End::Server { MemoryEnd::Create } else { MemoryEnd::Attach };
         options
     }
+}
+
+/// The addresses of an end of a shared-memory NIC when none are given.
+pub(crate) fn memory_addresses(end: End) -> Vec<OwnAddress> {
+    let last = match end {
+        End::Server => 1,
+        End::Client => 2,
+    };
+    let v6 = Ipv6Addr::new(0xfd00, 0xabe, 0, 0, 0, 0, 0, last.into());
+    vec![OwnAddress([10, 0, 0, last].into(), 24), OwnAddress(v6.into(), 64)]
 }
 
 fn too_few_queues(queues: usize, threads: usize) -> Failure {

@@ -18,8 +18,13 @@ pub(crate) fn print_rows<T: Serialize>(rows: &[T]) -> Result<ExitCode, Failure> 
 
 /// Prints a document that has more beside its `rows`.
 pub(crate) fn print_document<T: Serialize>(document: &T) -> Result<ExitCode, Failure> {
+    print_text(&document_text(document)?)
+}
+
+/// A document as it is printed.
+pub(crate) fn document_text<T: Serialize>(document: &T) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(document).map_err(|error| Failure::check(format!("no JSON: {error}")))?;
-    print_text(&format!("{text}\n"))
+    Ok(format!("{text}\n"))
 }
 
 /// Prints a text on standard output.

@@ -365,7 +365,7 @@ fn bad_input_is_one_sentence() {
         (2, &["--modes", "sockbusy50", "--world", "datapath"], &["sockbusy50", "epoll"]),
         (2, &["--loads", "0"], &["0"]),
         (2, &["--loads", "fast"], &["fast"]),
-        (2, &["--world", "datapath", "--app", "memcached"], &["memcached", "datapath", "--world linux"]),
+        (2, &["--world", "datapath", "--app", "memcached"], &["built-in", "--app", "--world both"]),
         (2, &["--world", "moon"], &["moon", "datapath"]),
         (2, &["--reps", "2"], &["2"]),
         (2, &["--duration", "1ms"], &["1ms", "100ms"]),

@@ -150,6 +150,81 @@ fn datapaths_are_listed_beside_the_kernels_devices() {
 }
 
 #[test]
+fn sockets_are_listed_up_to_a_number_and_the_rest_is_counted() {
+    let world = World::start(1, "suspend20");
+    world.assert_traffic();
+    let shown = world.abey(&strs(&status(&[NIC, "--json"]))).assert_status(0).json();
+    let page = &shown["datapaths"][0]["sockets"][0];
+    let sockets = page["sockets"].as_array().expect("some");
+    let states: Vec<&Value> = sockets.iter().map(|socket| &socket["state"]).collect();
+    assert_eq!((states, &page["more"]), (vec![&json!("listen"), &json!("established")], &json!(0)), "{page}");
+    assert_eq!(sockets[0]["local"], "10.0.0.2:7");
+    assert!(sockets[1]["remote"].as_str().is_some_and(|remote| remote.starts_with("10.0.0.1:")), "{page}");
+    assert!(sockets.iter().all(|socket| socket["holder"] == "application" && socket["transport"] == "tcp"), "{page}");
+    let text = world.abey(&strs(&status(&[NIC]))).assert_status(0).out.clone();
+    assert!(text.lines().any(|line| line.starts_with("tcp     established  10.0.0.2:7")), "{text}");
+    // One of two, asked for directly.
+    let found = abey_datapath::control::find_in(world.directory.path()).expect("a directory");
+    for client in found.into_iter().flatten() {
+        let all: usize = client.sockets(9).expect("pages").iter().map(|page| page.sockets.len()).sum();
+        let pages = client.sockets(all - 1).expect("pages");
+        assert_eq!((pages[0].sockets.len(), pages[0].more), (all - 1, 1));
+    }
+}
+
+#[test]
+fn what_is_watched_is_shown_again_and_again_until_ctrl_c() {
+    let world = World::start(1, "suspend20");
+    for arguments in [&["--watch", "0.1", NIC][..], &["--watch", "0.1"]] {
+        let arguments = [&["status"], arguments].concat();
+        let running = common::Running::start(world.found_by(abey(&arguments)));
+        await_that("three looks", || running.out_so_far().matches(NIC).count() >= 3);
+        running.signal(nix::sys::signal::Signal::SIGINT);
+        let done = running.end();
+        assert_eq!((done.status.code(), done.errors.as_str()), (Some(0), ""), "{done:?}");
+        assert!(!done.out.contains('\x1b'), "nothing of a terminal's: {done:?}");
+    }
+    for (wrong, said) in [("0", "0.1 to 60"), ("61", "0.1 to 60"), ("fast", "fast")] {
+        world.abey(&["status", "--watch", wrong]).assert_refused(2, &[said]);
+    }
+    world.abey(&["status", "--watch", "1", "--json"]).assert_status(2);
+}
+
+#[test]
+fn a_watch_that_nobody_reads_any_more_ends() {
+    let world = World::start(1, "suspend20");
+    let mut command = world.found_by(abey(&["status", "--watch", "0.1", NIC]));
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().expect("started");
+    let mut first = [0; 16];
+    std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut first).expect("a look");
+    drop(child.stdout.take());
+    await_that("it ends", || child.try_wait().expect("wait").is_some());
+    assert_eq!(child.wait().expect("ended").code(), Some(0));
+}
+
+#[test]
+fn a_watch_on_a_terminal_has_its_own_screen_until_q() {
+    if !common::has("script") {
+        return;
+    }
+    let world = World::start(1, "suspend20");
+    let place = tempfile::tempdir().expect("directory");
+    let (seen, line) = (place.path().join("seen"), format!("{} status --watch 0.1 {NIC}", env!("CARGO_BIN_EXE_abey")));
+    let mut command = world.found_by(std::process::Command::new("script"));
+    command.args(["-qefc", &line]).arg(&seen).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+    let mut child = command.spawn().expect("script runs");
+    let text = || std::fs::read_to_string(&seen).unwrap_or_default();
+    await_that("two looks", || text().matches("q ends").count() >= 2);
+    std::io::Write::write_all(child.stdin.as_mut().expect("piped"), b"q").expect("typed");
+    await_that("it ends", || child.try_wait().expect("wait").is_some());
+    assert_eq!(child.wait().expect("ended").code(), Some(0));
+    let text = text();
+    let (opened, closed) = (text.find("\x1b[?1049h"), text.rfind("\x1b[?1049l"));
+    assert!(opened.zip(closed).is_some_and(|(opened, closed)| opened < closed), "{text:?}");
+    assert!(text.contains(NIC), "{text:?}");
+}
+
+#[test]
 fn one_is_shown_in_detail_by_nic_or_by_process() {
     let world = World::start(2, "suspend20");
     world.assert_traffic();
@@ -161,6 +236,8 @@ fn one_is_shown_in_detail_by_nic_or_by_process() {
         "0 us, budget 64, prefer",
         "napi/test-s",
         "counted: ",
+        "in kernel%",
+        "application  ",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }

@@ -106,7 +106,7 @@ fn bad_input_is_one_sentence_and_a_status() {
         (2, &["load", "memcached", at, "--curve"], "--json"),
         (2, &["load", "rr", at, "--flows", "0"], "out of range"),
         (2, &["load", "rr", at, "--response-size", "0"], "out of range"),
-        (2, &["load", "http", at], "http"),
+        (2, &["load", "gopher", at], "gopher"),
     ] {
         let done = output(args);
         let said = stderr(&done);

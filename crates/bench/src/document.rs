@@ -2,13 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Machine, Row, World};
+use crate::{Machine, Pair, Row, World};
 
 /// What `abey bench --json` prints and the report is made from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Document {
     /// One row for each world, mode and load, in the order of the table.
     pub rows: Vec<Row>,
+    /// What the other worlds' figures are to the kernel's, where the worlds can be compared ([`Setup::side_by_side`]).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pairs: Vec<Pair>,
     /// The machine it ran on.
     pub machine: Machine,
     /// The seed of the order in which the runs were interleaved.
@@ -27,6 +30,10 @@ pub struct Setup {
     pub command: String,
     /// What was measured in each world, in the order of the table.
     pub beds: Vec<BedSetup>,
+    /// Whether the worlds had one server and one wire, with one client unless their beds say otherwise, so that they can be
+    /// compared.
+    #[serde(default)]
+    pub side_by_side: bool,
     /// The load that was put on each server: "GET, 20 connections, Poisson arrivals".
     pub load: String,
     /// Measured time of one run in milliseconds, without warm-up.

@@ -90,6 +90,9 @@ pub enum BenchError {
         /// What the counters say.
         reason: String,
     },
+    /// The kernel's turn, and it would not see the packets.
+    #[error("an XDP program is still attached to {0}: the server before it did not end")]
+    XdpLeft(String),
     /// A load or duration that no run can have.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -8,9 +8,7 @@ use abey_delivery::Mode;
 use abey_linux::counters::WorkCounter;
 use abey_linux::cpu::{CpuList, Usage};
 use abey_load::network::Network;
-use abey_load::{
-    Config, ConfigError, LoadError, Memcached, Options, Phase, Rate, Report, RunConfig, Workload, pin_to_cpus,
-};
+use abey_load::{Config, ConfigError, LoadError, Options, Phase, Rate, Report, RunConfig, Workload, pin_to_cpus};
 
 use crate::row::CURVE_PERCENTILES;
 use crate::server::Server;
@@ -29,14 +27,12 @@ impl<'a, N: Network> Driver<'a, N> {
     /// Connects from the calling thread, which is on the client's CPU already.
     pub(crate) fn connect(
         network: N,
-        target: SocketAddr,
+        (target, workload): (SocketAddr, Workload),
         server: &'a mut Server,
         (world, mode): (World, Mode),
         conditions: &'a Conditions,
     ) -> Result<Self, BenchError> {
-        // GETs only, as the published measurements nearly are: the mode is what differs, not the mix.
-        let mix = Memcached { set_ratio: 0.0, ..Memcached::default() };
-        let mut options = Options::new(target, Workload::Memcached(mix));
+        let mut options = Options::new(target, workload);
         options.connections = conditions.connections;
         let config = Config::new(options).expect("the bench's own options are valid");
         let connected = abey_load::Load::connect_on(network, &config, Some(Arc::clone(&conditions.stop)));
@@ -62,8 +58,15 @@ impl<'a, N: Network> Driver<'a, N> {
         judged.map_err(|reason| BenchError::NotActive { world: self.world, mode: self.mode, load, reason })
     }
 
-    /// A run that was proved.
-    pub(crate) fn measured(&self, load: Load, report: &Report, figures: Figures, proof: String) -> Run {
+    /// A run that was proved; `said` are the counters, and a note if there is one.
+    pub(crate) fn measured(
+        &self,
+        load: Load,
+        report: &Report,
+        figures: Figures,
+        said: (String, Option<String>),
+    ) -> Run {
+        let (proof, note) = said;
         Run {
             world: self.world,
             mode: self.mode,
@@ -73,7 +76,7 @@ impl<'a, N: Network> Driver<'a, N> {
             active: true,
             proof: Some(proof),
             client_bound: report.client_bound,
-            notes: Vec::new(),
+            notes: note.into_iter().collect(),
         }
     }
 }
@@ -98,14 +101,41 @@ pub(crate) fn pin_client(cpu: u32) -> Result<(), BenchError> {
         .map_err(|error| BenchError::Lacks { what: error.to_string(), advice: "allow this process all CPUs" })
 }
 
-/// The CPUs of client and server: the first and the last of those there are.
-pub(crate) fn two_cpus(cpus: &CpuList) -> Result<(u32, u32), BenchError> {
-    let all: Vec<u32> = cpus.iter().collect();
-    let [client, .., server] = all[..] else {
-        let what = "there is one CPU for this process".to_owned();
-        return Err(BenchError::Lacks { what, advice: "server and load need one each: use a machine with two" });
-    };
-    Ok((client, server))
+/// One CPU for either side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpus {
+    /// The server's, with all that delivers its packets.
+    pub server: u32,
+    /// The load's.
+    pub client: u32,
+}
+
+impl Cpus {
+    /// The last CPU for the server, unless one is named, and the first of the others for the load.
+    ///
+    /// # Errors
+    /// [`BenchError::Lacks`] if there is one CPU only, or not the one that is named.
+    pub fn choose(all: &CpuList, server: Option<u32>) -> Result<Self, BenchError> {
+        let server = match server {
+            Some(cpu) if !all.contains(cpu) => {
+                let what = format!("there is no CPU {cpu} for this process, which has {all}");
+                return Err(BenchError::Lacks { what, advice: "name another one for the server" });
+            }
+            Some(cpu) => Some(cpu),
+            None => all.iter().last(),
+        };
+        let client = all.iter().find(|cpu| Some(*cpu) != server);
+        let Some((server, client)) = server.zip(client) else {
+            let what = "there is one CPU for this process".to_owned();
+            return Err(BenchError::Lacks { what, advice: "server and load need one each: use a machine with two" });
+        };
+        Ok(Self { server, client })
+    }
+
+    /// The server's, as a list.
+    pub(crate) fn of_server(self) -> CpuList {
+        std::iter::once(self.server).collect()
+    }
 }
 
 /// Whether these counts can be made on the CPU.
@@ -173,9 +203,13 @@ mod tests {
 
     #[test]
     fn one_cpu_is_not_enough() {
-        let cpus = |list: &str| two_cpus(&list.parse().expect("a list")).ok();
-        assert_eq!(cpus("0-3"), Some((0, 3)));
-        assert_eq!(cpus("2,5"), Some((2, 5)));
-        assert_eq!(cpus("1"), None);
+        let cpus = |list: &str, server| {
+            let chosen = Cpus::choose(&list.parse().expect("a list"), server).ok();
+            chosen.map(|Cpus { server, client }| (client, server))
+        };
+        assert_eq!(cpus("0-3", None), Some((0, 3)));
+        assert_eq!(cpus("2,5", None), Some((2, 5)));
+        assert_eq!(cpus("0-3", Some(0)), Some((1, 0)));
+        assert_eq!((cpus("1", None), cpus("0-3", Some(9))), (None, None));
     }
 }

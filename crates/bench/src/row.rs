@@ -16,6 +16,9 @@ pub enum World {
     Linux,
     /// Abey, in user space.
     Datapath,
+    /// Abey, in user space, with shared memory in place of a network device: what the device and the kernel's driver cost
+    /// is not in.
+    Memory,
 }
 
 impl fmt::Display for World {
@@ -23,6 +26,7 @@ impl fmt::Display for World {
         f.pad(match self {
             Self::Linux => "linux",
             Self::Datapath => "datapath",
+            Self::Memory => "memory",
         })
     }
 }
@@ -128,15 +132,15 @@ pub fn mode_order(mode: Mode) -> (u8, u64) {
 }
 
 /// A mode as its name.
-mod as_text {
+pub(crate) mod as_text {
     use super::Mode;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(mode)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use abey_linux::spawn::CommandPlace;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 use crate::BenchError;
 
@@ -93,6 +94,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // With the workers that it may have, which are of its group.
+        let _ = killpg(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGKILL);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -3,7 +3,8 @@
 use comfy_table::{CellAlignment, LineStyle, Table, presets};
 
 use crate::compare::{Comparison, LoadPair, ModeRows};
-use crate::{BedSetup, Figure, Figures, Load, Row, World};
+use crate::pairs::{self, Pair};
+use crate::{BedSetup, Document, Figure, Figures, Load, Row, World};
 
 /// Figures whose spread is shown in the terminal; with all of them the table would be too wide for one.
 const SPREAD_SHOWN: [Figure; 4] = [Figure::Qps, Figure::Avg, Figure::P99, Figure::CpuPercent];
@@ -31,6 +32,87 @@ pub fn terminal(rows: &[Row], beds: &[BedSetup]) -> String {
         out.push('\n');
     }
     with_notes(out, &notes(rows), "")
+}
+
+/// One table for worlds that can be compared, the rows of one mode at one load beside each other; and the ratios of their
+/// figures to the kernel's. For a terminal, with notes below; ends in a line feed.
+pub fn side_by_side(document: &Document) -> String {
+    let Document { rows, pairs, setup, .. } = document;
+    let mut out = String::new();
+    for bed in &setup.beds {
+        out += &format!("{}: {}\n{}; load {}\n\n", bed.world, bed.server, bed.wire, bed.client);
+    }
+    let measured = |figure: &Figure| rows.iter().any(|row| row.figures.get(*figure).is_some());
+    let figures: Vec<Figure> = BESIDE.into_iter().filter(measured).collect();
+    let mut headings = vec!["load".to_owned(), "mode".to_owned(), "world".to_owned()];
+    headings.extend(figures.iter().map(|figure| two_lines(*figure)));
+    let mut table = new_table(&headings, 3);
+    let ordered = beside(rows);
+    for (at, row) in ordered.iter().enumerate() {
+        if at > 0 && (ordered[at - 1].load, ordered[at - 1].mode) != (row.load, row.mode) {
+            table.add_row([""]);
+        }
+        let mut cells = vec![row.load.to_string(), format!("{} {}", row.mode, marks(row)).trim_end().to_owned()];
+        cells.push(row.world.to_string());
+        cells.extend(figures.iter().map(|figure| {
+            let spread = padded_spread(&ordered, row, *figure);
+            format!("{} {spread}", value_text(Some(&row.figures), *figure)).trim_end_matches(' ').to_owned()
+        }));
+        table.add_row(cells);
+    }
+    out += &finish(&table);
+    if !pairs.is_empty() {
+        out += "\nTimes the linux world's figure, in the same mode and in its best one\n\n";
+        out += &pair_ratios(pairs);
+    }
+    out.push('\n');
+    with_notes(out, &notes(rows), "")
+}
+
+/// Columns where worlds stand beside each other.
+const BESIDE: [Figure; 12] = [
+    Figure::Qps,
+    Figure::Avg,
+    Figure::P50,
+    Figure::P95,
+    Figure::P99,
+    Figure::P999,
+    Figure::CpuPercent,
+    Figure::CpuPerQuery,
+    Figure::Cycles,
+    Figure::Instructions,
+    Figure::Wakeups,
+    Figure::SystemCalls,
+];
+
+/// The rows by load, then mode, then world: for worlds that can be compared.
+pub fn beside(rows: &[Row]) -> Vec<&Row> {
+    let mut rows: Vec<&Row> = rows.iter().collect();
+    rows.sort_by_key(|row| (row.load, row.order().2, row.world));
+    rows
+}
+
+fn pair_ratios(pairs: &[Pair]) -> String {
+    let mut headings = ["load", "mode", "world"].map(str::to_owned).to_vec();
+    headings.extend(pairs::COMPARED.map(two_lines));
+    headings.extend(pairs::COMPARED.map(|figure| format!("best\n{}", figure.title())));
+    let mut table = new_table(&headings, 3);
+    for (at, pair) in pairs.iter().enumerate() {
+        if at > 0 && pairs[at - 1].load != pair.load {
+            table.add_row([""]);
+        }
+        let mut cells = vec![pair.load.to_string(), pair.mode.to_string(), pair.world.to_string()];
+        cells.extend(pair.to_same_mode.all().map(ratio_text));
+        cells.extend(
+            pair.to_best_mode
+                .all()
+                .into_iter()
+                .zip(pair.best_mode.all())
+                .map(|(ratio, mode)| format!("{} {}", ratio_text(ratio), mode.unwrap_or_default()).trim().to_owned()),
+        );
+        table.add_row(cells);
+    }
+    finish(&table)
 }
 
 /// The tables as Markdown, with notes as a list below them; ends in a line feed.
@@ -71,6 +153,9 @@ pub fn ordered(rows: &[Row]) -> Vec<&Row> {
     rows
 }
 
+/// Rows that are named when the same has to be said of several.
+const FEW: usize = 2;
+
 /// What has to be said below the table: columns that are blank, rows that are marked, notes of runs.
 pub fn notes(rows: &[Row]) -> Vec<String> {
     let none =
@@ -99,8 +184,20 @@ pub fn notes(rows: &[Row]) -> Vec<String> {
     if rows.iter().any(|row| Figure::WITH_SPREAD.iter().any(|figure| row.spreads.get(*figure).is_some())) {
         notes.push("medians of runs; ± is half the range between runs, in percent of the median".to_owned());
     }
+    let mut said: Vec<(&String, Vec<&Row>)> = Vec::new();
     for row in ordered(rows) {
-        notes.extend(row.notes.iter().map(|note| format!("{} {} at {}: {note}", row.world, row.mode, row.load)));
+        for note in &row.notes {
+            match said.iter_mut().find(|(said, _)| *said == note) {
+                Some((_, rows)) => rows.push(row),
+                None => said.push((note, vec![row])),
+            }
+        }
+    }
+    for (note, of) in said {
+        match &of[..] {
+            many if many.len() > FEW => notes.push(format!("{} of {} rows: {note}", many.len(), rows.len())),
+            few => notes.extend(few.iter().map(|row| format!("{} {} at {}: {note}", row.world, row.mode, row.load))),
+        }
     }
     notes
 }
@@ -235,11 +332,14 @@ pub(crate) fn several_worlds(rows: &[Row]) -> bool {
 
 fn headings() -> Vec<String> {
     let mut headings = vec!["load".to_owned(), "mode".to_owned()];
-    headings.extend(Figure::ALL.map(|figure| {
-        let (name, unit) = figure.heading();
-        format!("{name}\n{unit}").trim_end().to_owned()
-    }));
+    headings.extend(Figure::ALL.map(two_lines));
     headings
+}
+
+/// A figure's name and unit, one above the other.
+fn two_lines(figure: Figure) -> String {
+    let (name, unit) = figure.heading();
+    format!("{name}\n{unit}").trim_end().to_owned()
 }
 
 fn cells(row: &Row, spread: impl Fn(Figure) -> String) -> Vec<String> {

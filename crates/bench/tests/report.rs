@@ -94,6 +94,32 @@ fn a_browser_shows_one_load_as_points() {
 }
 
 #[test]
+fn worlds_that_can_be_compared_are_overlaid_in_every_chart() {
+    let document = common::side_by_side(&["20k", "50k"]);
+    let html = html(&document);
+    assert!(html.contains("Times the linux world") && html.contains("World: datapath"));
+    let Some(seen) = probe(&html) else { return };
+    let charts = seen["charts"].as_array().expect("charts");
+    let ids: Vec<&str> = charts.iter().filter_map(|chart| chart["id"].as_str()).collect();
+    let expected = ["percentiles-20k", "percentiles-50k", "avg-us", "p99-us", "cpu-percent"];
+    assert_eq!(ids, expected.map(|name| format!("worlds-{name}")));
+    for chart in charts {
+        let lines = chart["lines"].as_array().expect("lines");
+        assert_eq!(lines.len(), 12, "six modes in two worlds: {chart}");
+        let names = strings(&chart["names"]);
+        assert!(names.contains(&"suspend20 linux") && names.contains(&"suspend20 datapath"), "{names:?}");
+        // One colour for a mode, whatever the world.
+        let mut colours: Vec<&str> = lines.iter().filter_map(|line| line["stroke"].as_str()).collect();
+        colours.sort_unstable();
+        colours.dedup();
+        assert_eq!(colours.len(), 6, "{colours:?}");
+    }
+    for (what, count) in [("requests", 0), ("violations", 0), ("overflow", 0)] {
+        assert_eq!(seen[what], count, "{what}");
+    }
+}
+
+#[test]
 fn the_file_refers_to_nothing_outside_itself() {
     let html = html(&common::document(&["20k", "50k"]));
     assert!(html.contains("default-src 'none'"));

@@ -159,3 +159,22 @@ fn published_rows_agree_with_themselves() {
         assert_eq!(mode.measured_ratios, mode.published_ratios);
     }
 }
+
+#[test]
+fn worlds_that_can_be_compared_stand_beside_each_other_with_their_ratios() {
+    let document = common::side_by_side(&["20k", "max"]);
+    let text = table::side_by_side(&document);
+    let widest = text.lines().map(|line| line.chars().count()).max().expect("a table");
+    assert!(widest <= 140, "{widest} columns:\n{text}");
+    let lines: Vec<Vec<&str>> = text.lines().map(cells).collect();
+    let of = |mode: &str| -> Vec<&str> {
+        let rows = lines.iter().filter(|line| line.len() > 8 && line[..2] == ["20k", mode]);
+        rows.map(|line| line[2]).collect()
+    };
+    // Once in the results for each world, and once among the ratios.
+    assert_eq!(of("suspend20"), ["linux", "datapath", "datapath"], "{text}");
+    let ratios = lines.iter().rfind(|line| line.len() > 8 && line[..2] == ["20k", "suspend20"]).expect("a row");
+    // Ten times the average; the lowest one of linux is `fullbusy`.
+    assert_eq!((ratios[4], ratios[8]), ("10.0x", "23.4x fullbusy"), "{ratios:?}");
+    assert_eq!(document.pairs.len(), 12);
+}

@@ -18,6 +18,9 @@
 //!    deadline that moved *out* is left alone: the timer goes off early, finds that, and is set again.
 //! 3. A driver that leaves its wait gives the shard back, which is the same settling without it.
 //!
+//! 4. A driver that sleeps past a deferral (`Core::may_oversleep`) has the descriptor in its sleep although the interrupt is
+//!    masked, and no deadline; the instance's timer is then nobody's, and TCP's timers are the service thread's.
+//!
 //! Since every change settles before the lock is free again, there is no moment in which nobody is responsible. In
 //! `suspendX` and `fullbusy` a wait that is busy masks nothing and arms nothing, and its deadlines only move out, so
 //! settling finds nothing to do: no system call.

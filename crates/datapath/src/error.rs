@@ -180,13 +180,24 @@ pub enum OpenError {
     System(#[from] SystemError),
 }
 
+/// What the standard library calls that which befell a connection.
+fn kind_of(error: &SocketError) -> io::ErrorKind {
+    match error {
+        SocketError::Refused => io::ErrorKind::ConnectionRefused,
+        SocketError::Reset => io::ErrorKind::ConnectionReset,
+        SocketError::TimedOut => io::ErrorKind::TimedOut,
+        SocketError::HostUnreachable => io::ErrorKind::HostUnreachable,
+        SocketError::NetworkUnreachable => io::ErrorKind::NetworkUnreachable,
+        _ => io::ErrorKind::Other,
+    }
+}
+
 impl From<OpenError> for io::Error {
     fn from(error: OpenError) -> Self {
         use abey_tcpip::OpenError as Stack;
         let kind = match &error {
-            OpenError::Network(SocketError::Refused) => io::ErrorKind::ConnectionRefused,
-            OpenError::Network(SocketError::Reset) => io::ErrorKind::ConnectionReset,
-            OpenError::Network(SocketError::TimedOut) | OpenError::TimedOut => io::ErrorKind::TimedOut,
+            OpenError::Network(error) => kind_of(error),
+            OpenError::TimedOut => io::ErrorKind::TimedOut,
             OpenError::Stack(Stack::AddressInUse(_)) | OpenError::PortInUse { .. } => io::ErrorKind::AddrInUse,
             OpenError::Stack(Stack::AddressNotAvailable(_)) => io::ErrorKind::AddrNotAvailable,
             OpenError::Stack(Stack::NoRoute(_)) => io::ErrorKind::HostUnreachable,
@@ -207,6 +218,10 @@ pub enum Error {
     /// A blocking call's time is over.
     #[error("the call took longer than the socket's timeout")]
     TimedOut,
+    /// A signal came. Calls of this crate's own do not end by one: this is for callers that wait by
+    /// [`Runtime::wait_any`](crate::Runtime::wait_any).
+    #[error("a signal ended the call")]
+    Interrupted,
     /// The runtime is gone.
     #[error("the runtime is gone: keep it as long as its sockets")]
     RuntimeGone,
@@ -232,13 +247,9 @@ impl From<Error> for io::Error {
             Error::Socket(IoError::WouldBlock) => io::ErrorKind::WouldBlock,
             Error::Socket(IoError::NotConnected) => io::ErrorKind::NotConnected,
             Error::Socket(IoError::BrokenPipe) => io::ErrorKind::BrokenPipe,
-            Error::Socket(IoError::Network(SocketError::Refused)) => io::ErrorKind::ConnectionRefused,
-            Error::Socket(IoError::Network(SocketError::Reset)) => io::ErrorKind::ConnectionReset,
-            Error::Socket(IoError::Network(SocketError::TimedOut)) | Error::TimedOut => io::ErrorKind::TimedOut,
-            Error::Socket(IoError::NoRoute(_) | IoError::Network(SocketError::HostUnreachable)) => {
-                io::ErrorKind::HostUnreachable
-            }
-            Error::Socket(IoError::Network(SocketError::NetworkUnreachable)) => io::ErrorKind::NetworkUnreachable,
+            Error::Socket(IoError::Network(error)) => kind_of(error),
+            Error::Socket(IoError::NoRoute(_)) => io::ErrorKind::HostUnreachable,
+            Error::TimedOut => io::ErrorKind::TimedOut,
             _ => io::ErrorKind::Other,
         };
         Self::new(kind, error)

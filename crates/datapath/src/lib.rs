@@ -96,11 +96,13 @@ mod kernel;
 mod lateness;
 mod local;
 mod lock;
+mod outside;
 mod parking;
 mod pool;
 #[cfg(test)]
 mod replay;
 mod runtime;
+mod select;
 mod service;
 mod shard;
 mod sleeper;
@@ -111,9 +113,11 @@ mod wait;
 
 pub use abey_nic::LinkState;
 pub use abey_record::{Answer, Call, Recorder, Transition, first_difference};
-pub use abey_tcpip::{IoError, Keepalive, Readiness, Shutdown, SocketError};
+pub use abey_tcpip::{IoError, Keepalive, Message, OpenError as StackOpenError, Readiness, Shutdown, SocketError};
 pub use counters::Counters;
 pub use epoll::{Epoll, Event, Interest, Waker};
 pub use error::{BuildError, EpollError, Error, OpenError, SetError, SystemError};
+pub use kernel::{Neighbors, Route};
+pub use outside::{Ended, Outside};
 pub use runtime::{Builder, Census, Runtime};
 pub use socket::{Source, TcpListener, TcpStream, UdpSocket};

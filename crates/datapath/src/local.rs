@@ -38,17 +38,19 @@ impl Local {
         thread_local! {
             static LOCAL: OnceCell<Rc<Local>> = const { OnceCell::new() };
         }
-        LOCAL.with(|cell| {
-            if let Some(local) = cell.get() {
-                return Ok(local.clone());
-            }
+        let new = || {
             let sleeper = Arc::new(Sleeper::new()?);
             // Unless told otherwise the kernel ends a sleep up to 50 us late, which is longer than a deferral; its own
             // NAPI timers are exact. It cannot refuse a thread its own slack.
             let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
             let thread = NEXT.fetch_add(1, Ordering::Relaxed);
-            let local = Self { thread, sleeper, lateness: Cell::default(), wait: RefCell::new(None) };
-            Ok(cell.get_or_init(|| Rc::new(local)).clone())
-        })
+            Ok(Rc::new(Self { thread, sleeper, lateness: Cell::default(), wait: RefCell::new(None) }))
+        };
+        let kept = LOCAL.try_with(|cell| match cell.get() {
+            Some(local) => Ok(local.clone()),
+            None => new().map(|local| cell.get_or_init(|| local).clone()),
+        });
+        // What a thread still does when its own are gone (at a program's exit) has one for each call.
+        kept.unwrap_or_else(|_| new())
     }
 }

@@ -122,6 +122,56 @@ fn ports_are_the_machines() {
 }
 
 #[test]
+fn a_listener_stands_beside_one_of_the_kernels() {
+    on_a_pair(|far| {
+        let runtime = runtime();
+        let kernel = std::net::TcpListener::bind("[::]:80").expect("the kernel's");
+        let at = "[::]:80".parse().expect("an address");
+        let beside = TcpListener::bind_beside(&runtime, &[at], &[0], 4).expect("a listener");
+        assert!(beside.kernel_socket().is_none(), "the port is the caller's to hold");
+        beside.set_timeout(Some(PATIENCE));
+        for is_v4 in [true, false] {
+            visit(&far, ours(is_v4, 80)).expect("over the device");
+            beside.accept().expect("ours");
+        }
+        visit(&File::open("/proc/thread-self/ns/net").expect("a namespace"), "[::1]:80".parse().expect("loopback"))
+            .expect("over loopback");
+        kernel.accept().expect("the kernel's");
+        assert!(beside.try_accept().expect_err("nobody").is_would_block());
+        beside.stop();
+        assert_eq!(visit(&far, ours(true, 80)).expect_err("refused").kind(), ErrorKind::ConnectionRefused);
+        drop(beside);
+        visit(&far, ours(true, 80)).expect("the port is the kernel's again");
+        kernel.accept().expect("the kernel's");
+    });
+}
+
+#[test]
+fn a_connection_from_a_port_that_the_caller_holds() {
+    on_a_pair(|far| {
+        let runtime = runtime();
+        let kernel = inside(&far, || std::net::TcpListener::bind(theirs(true, 9)).expect("bound"));
+        let held = std::net::TcpListener::bind(ours(true, 0)).expect("held");
+        let own = held.local_addr().expect("bound");
+        let connect = || TcpStream::connect_from(&runtime, Some(own.ip()), Some(own.port()), theirs(true, 9));
+        let stream = connect().expect("begun");
+        stream.wait_until_connected(Some(PATIENCE)).expect("in time");
+        assert!(stream.is_connected().expect("open") && stream.kernel_socket().is_none());
+        assert_eq!(stream.local_addr().expect("open"), own);
+        assert!(matches!(connect().map(drop), Err(OpenError::Stack(_))), "there is one");
+        let (mut peer, from) = kernel.accept().expect("a connection");
+        assert_eq!(from, own);
+        // Each direction has its own time.
+        stream.set_nonblocking(false);
+        stream.set_read_timeout(Some(Duration::from_millis(10)));
+        stream.set_write_timeout(Some(PATIENCE));
+        assert!(stream.read(&mut [0]).is_err());
+        stream.write_all(b"x").expect("written");
+        peer.read_exact(&mut [0]).expect("read");
+    });
+}
+
+#[test]
 fn a_connection_has_a_port_of_the_kernels_until_it_is_forgotten() {
     on_a_pair(|far| {
         let runtime = runtime();
@@ -407,5 +457,30 @@ fn two_queues_are_two_shards() {
             stream.read_exact(&mut text).expect("read");
             assert_eq!(&text, b"hello");
         }
+    });
+}
+
+#[test]
+fn looks_that_would_find_nothing_are_left_out() {
+    const ROUNDS: u64 = 20;
+    on_a_pair(|far| {
+        let runtime = builder().mode("suspend20".parse().expect("a mode")).build().expect("a runtime");
+        let listener = listener(&runtime, 7);
+        std::thread::scope(|scope| {
+            let echo = scope.spawn(|| echo(&runtime, &listener));
+            let mut peer = patient(inside(&far, || std::net::TcpStream::connect(ours(true, 7)).expect("connected")));
+            for _ in 0..ROUNDS {
+                peer.write_all(b"question").expect("written");
+                peer.read_exact(&mut [0; 8]).expect("an answer");
+                // As long as a deferral of 100 times 20 us.
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            drop(peer);
+            assert_eq!(echo.join().expect("no panic") as u64, 8 * ROUNDS);
+        });
+        let counters = runtime.counters(None);
+        assert!(counters.driven_sleeps > 0 && counters.suspensions >= ROUNDS, "{counters:?}");
+        // With a look every 20 us it would be some 50 for each.
+        assert!(counters.timer_polls < 10 * ROUNDS, "{counters:?}");
     });
 }

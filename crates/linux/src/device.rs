@@ -64,19 +64,41 @@ pub fn devices(netlink: &mut Netlink) -> Result<Vec<Device>, NetlinkError> {
     })?;
     let mut addresses = addresses(netlink)?;
     for device in &mut found {
-        device.addresses = addresses.remove(&device.ifindex).unwrap_or_default();
+        let own = addresses.remove(&device.ifindex).unwrap_or_default();
+        device.addresses = own.into_iter().map(|(address, _)| address).collect();
     }
     Ok(found)
 }
 
-fn addresses(netlink: &mut Netlink) -> Result<BTreeMap<u32, Vec<IpAddr>>, NetlinkError> {
+/// Whether an XDP program has the packets of the device before the kernel's stack sees them.
+///
+/// # Errors
+/// When the kernel refuses to tell, or there is no such device.
+pub fn has_xdp(netlink: &mut Netlink, ifindex: u32) -> Result<bool, NetlinkError> {
+    let header = Ifinfomsg { ifi_index: ifindex.cast_signed(), ..Ifinfomsg::default() };
+    let request = rt_link::Request::new().op_getlink_do(&header);
+    let attached =
+        netlink.dump("look for an XDP program", &request, |(_, attrs)| attrs.get_xdp().ok()?.get_attached().ok())?;
+    // XDP_ATTACHED_NONE
+    Ok(attached.first().is_some_and(|mode| *mode != 0))
+}
+
+/// A device's addresses, with the lengths of their prefixes.
+///
+/// # Errors
+/// When the kernel refuses to list them.
+pub fn prefixes(netlink: &mut Netlink, device: &Device) -> Result<Vec<(IpAddr, u8)>, NetlinkError> {
+    Ok(addresses(netlink)?.remove(&device.ifindex).unwrap_or_default())
+}
+
+fn addresses(netlink: &mut Netlink) -> Result<BTreeMap<u32, Vec<(IpAddr, u8)>>, NetlinkError> {
     let request = rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::default());
     let pairs = netlink.dump("list addresses", &request, |(header, attrs)| {
         // The local address; on a point-to-point link `address` is the peer's.
         let address = attrs.get_local().or_else(|_| attrs.get_address()).ok()?;
-        Some((header.ifa_index, address))
+        Some((header.ifa_index, (address, header.ifa_prefixlen)))
     })?;
-    let mut by_device = BTreeMap::<u32, Vec<IpAddr>>::new();
+    let mut by_device = BTreeMap::<u32, Vec<(IpAddr, u8)>>::new();
     for (ifindex, address) in pairs {
         by_device.entry(ifindex).or_default().push(address);
     }

@@ -8,21 +8,26 @@
 //! | `ABEY_SOCKET_BUSY_POLL` | `50us` | `SO_BUSY_POLL` of every new IPv4 and IPv6 socket |
 //! | `ABEY_ZERO_TIMEOUT` | `poll` | an epoll wait with timeout 0 polls once, where the kernel's own does not |
 //! | `ABEY_STEER` | `queues`, `queues:4` | each connection goes to the `SO_REUSEPORT` listener of its RX queue (of which there are 4) |
+//! | `ABEY_DATAPATH` | a JSON document | sockets on the NIC's addresses run over Abey's datapath: see [`DatapathConfig`] |
 //! | `ABEY_STRICT` | `1` | stop the program with status 3 rather than run it as if there were no Abey |
 //! | `ABEY_DISABLE` | `1` | the library does nothing in this process and its children |
 //! | `ABEY_SKIP` | `sh,logger` | the library does nothing in programs of these names |
-//! | `ABEY_TOLD` | `-----` | the library's own note of what was said already, so that a tree of processes says it once |
+//! | `ABEY_TOLD` | `------` | the library's own note of what was said already, so that a tree of processes says it once |
+//! | `ABEY_CONTROL_DIR` | a path | where a datapath puts its control socket, in place of the user's own directory |
 //! | `ABEY_LIBRARY` | a path | where `abey` finds the library; the library itself ignores it |
 //!
 //! An unset variable asks for nothing; so does an empty one. Every other `ABEY_` variable is a mistake, and is reported.
 
 use std::ffi::OsStr;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 
 use abey_delivery::{EpollBusyPoll, Mode, ModeSettings, Nanos};
 
+mod datapath;
 mod find;
 
+pub use datapath::{BrokerAddress, DatapathConfig};
 pub use find::{FILE_NAME, FindError, LIBRARY_VARIABLE, equip, find_library, preload_value};
 
 /// The version of the library that belongs to this crate; the two are released together.
@@ -35,7 +40,7 @@ pub const PREFIX: &str = "ABEY_";
 pub const TOLD_VARIABLE: &str = "ABEY_TOLD";
 
 /// The first value of [`TOLD_VARIABLE`], one character for each kind of message.
-pub const TOLD_NOTHING: &str = "-----";
+pub const TOLD_NOTHING: &str = "------";
 
 const MODE: &str = "ABEY_MODE";
 const EPOLL: &str = "ABEY_EPOLL";
@@ -43,21 +48,25 @@ const MAX_WAIT: &str = "ABEY_MAX_WAIT";
 const SOCKET_BUSY_POLL: &str = "ABEY_SOCKET_BUSY_POLL";
 const ZERO_TIMEOUT: &str = "ABEY_ZERO_TIMEOUT";
 const STEER: &str = "ABEY_STEER";
+const DATAPATH: &str = "ABEY_DATAPATH";
 const STRICT: &str = "ABEY_STRICT";
+const CONTROL_DIRECTORY: &str = "ABEY_CONTROL_DIR";
 const DISABLE: &str = "ABEY_DISABLE";
 const SKIP: &str = "ABEY_SKIP";
 
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 13] = [
     MODE,
     EPOLL,
     MAX_WAIT,
     SOCKET_BUSY_POLL,
     ZERO_TIMEOUT,
     STEER,
+    DATAPATH,
     STRICT,
     DISABLE,
     SKIP,
     TOLD_VARIABLE,
+    CONTROL_DIRECTORY,
     LIBRARY_VARIABLE,
 ];
 
@@ -86,6 +95,10 @@ pub struct LibraryConfig {
     pub poll_on_zero_timeout: bool,
     /// Whether connections go to the listener of their queue.
     pub steering: Option<Steering>,
+    /// The datapath that sockets on its addresses run over.
+    pub datapath: Option<DatapathConfig>,
+    /// Where a datapath puts its control socket: read at once, as programs may empty their environment.
+    pub control_directory: Option<PathBuf>,
     /// Whether to stop the program, rather than run it without what was asked for.
     pub strict: bool,
     /// Whether to do nothing.
@@ -151,7 +164,7 @@ impl LibraryConfig {
     /// Whether the library changes anything in a process that it is not to leave alone.
     pub fn is_passive(&self) -> bool {
         let asked = self.epoll.is_some() || self.max_wait.is_some() || self.socket_busy_poll.is_some();
-        self.disabled || !(asked || self.poll_on_zero_timeout || self.steering.is_some())
+        self.disabled || !(asked || self.poll_on_zero_timeout || self.steering.is_some() || self.datapath.is_some())
     }
 
     /// The variables to set for the program; those that are not among them are to be removed from its environment, so
@@ -170,6 +183,8 @@ impl LibraryConfig {
             (SOCKET_BUSY_POLL, self.socket_busy_poll.map(|span| span.to_string())),
             (ZERO_TIMEOUT, self.poll_on_zero_timeout.then(|| "poll".to_owned())),
             (STEER, self.steering.map(steer)),
+            (DATAPATH, self.datapath.as_ref().map(DatapathConfig::to_text)),
+            (CONTROL_DIRECTORY, self.control_directory.as_ref().map(|path| path.to_string_lossy().into_owned())),
             (STRICT, on(self.strict)),
             (DISABLE, on(self.disabled)),
             (SKIP, skip),
@@ -220,8 +235,12 @@ impl LibraryConfig {
             value: value.to_string_lossy().into_owned(),
             expected,
         };
-        // What is said already and where the library is may be any text.
+        // What is said already and where things are may be any text.
         if value.is_empty() || [TOLD_VARIABLE, LIBRARY_VARIABLE].contains(&variable) {
+            return Ok(());
+        }
+        if variable == CONTROL_DIRECTORY {
+            self.control_directory = Some(value.into());
             return Ok(());
         }
         let text = value.to_str().ok_or_else(|| malformed("write it in UTF-8".to_owned()))?;
@@ -237,6 +256,7 @@ impl LibraryConfig {
                 }
             }
             STEER => self.steering = Some(parse_steering(text).map_err(malformed)?),
+            DATAPATH => self.datapath = Some(DatapathConfig::parse(text).map_err(malformed)?),
             STRICT => self.strict = parse_switch(text).map_err(malformed)?,
             DISABLE => self.disabled = parse_switch(text).map_err(malformed)?,
             _ => self.skip = text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect(),

@@ -70,6 +70,9 @@ pub enum ConfigError {
     /// A size is neither a number of bytes nor a named distribution.
     #[error("`{0}` is not a size: write a number of bytes, `fixed:N` or `etc`")]
     Size(String),
+    /// The path cannot stand in a request.
+    #[error("`{0}` is no path: write it from the slash, without spaces, as in /index.html")]
+    Path(String),
     /// The port is zero, which names no port.
     #[error("port 0 of {0} names no server: give the port that it listens on")]
     NoPort(SocketAddr),
@@ -80,6 +83,10 @@ pub enum ConfigError {
 pub enum Workload {
     /// Memcached's text protocol over TCP, a mix of `get` and `set`.
     Memcached(Memcached),
+    /// The same mix over redis's protocol.
+    Redis(Memcached),
+    /// `GET` over HTTP/1.1 connections that stay open.
+    Http(HttpGet),
     /// Fixed-size requests and responses, as netperf's TCP_RR and UDP_RR.
     RequestResponse(RequestResponse),
 }
@@ -101,6 +108,19 @@ impl Default for Memcached {
     /// 3 % sets, 10,000 keys of 30 bytes, values of 200 bytes.
     fn default() -> Self {
         Self { set_ratio: 0.03, keys: 10_000, key_size: SizeDist::Fixed(30), value_size: SizeDist::Fixed(200) }
+    }
+}
+
+/// What is asked of an HTTP server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpGet {
+    /// Path and query, from the slash.
+    pub path: String,
+}
+
+impl Default for HttpGet {
+    fn default() -> Self {
+        Self { path: "/".to_owned() }
     }
 }
 
@@ -180,7 +200,8 @@ impl Config {
         }
         check_duration("timeout", options.timeout, Duration::from_millis(1))?;
         match &options.workload {
-            Workload::Memcached(mix) => mix.check()?,
+            Workload::Memcached(mix) | Workload::Redis(mix) => mix.check()?,
+            Workload::Http(get) => get.check()?,
             Workload::RequestResponse(exchange) => exchange.check()?,
         }
         Ok(Self(options))
@@ -199,6 +220,13 @@ fn within(what: &'static str, value: usize, low: usize, high: usize) -> Result<(
 pub(crate) fn check_duration(what: &'static str, value: Duration, low: Duration) -> Result<(), ConfigError> {
     let day = Duration::from_secs(24 * 3600);
     if (low..=day).contains(&value) { Ok(()) } else { Err(ConfigError::Duration { what, value, low }) }
+}
+
+impl HttpGet {
+    fn check(&self) -> Result<(), ConfigError> {
+        let fits = self.path.starts_with('/') && self.path.bytes().all(|byte| byte.is_ascii_graphic());
+        if fits { Ok(()) } else { Err(ConfigError::Path(self.path.clone())) }
+    }
 }
 
 impl Memcached {

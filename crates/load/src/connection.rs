@@ -6,8 +6,10 @@ use std::net::SocketAddr;
 
 use crate::config::{Options, Transport, Workload};
 use crate::error::LoadError;
+use crate::http::ResponseParser;
 use crate::memcached::{ProtocolError, Reply, ReplyParser};
 use crate::network::{Datagrams, Interest, Network, Seat, Socket};
+use crate::redis;
 use crate::rr::MessageCounter;
 use crate::workload::Kind;
 
@@ -39,7 +41,8 @@ enum Carrier<N: Network> {
 
 #[derive(Debug)]
 enum Replies {
-    Memcached(ReplyParser),
+    Values(ReplyParser),
+    Http(ResponseParser),
     Messages(MessageCounter),
     Datagrams(usize),
 }
@@ -68,7 +71,9 @@ impl<N: Network> Connection<N> {
         let failed = |source| connect_error(options, seat.number, source);
         let stream = || network.connect(target, options.timeout, seat).map(Carrier::Tcp).map_err(failed);
         let (socket, replies) = match &options.workload {
-            Workload::Memcached(_) => (stream()?, Replies::Memcached(ReplyParser::default())),
+            Workload::Memcached(_) => (stream()?, Replies::Values(ReplyParser::default())),
+            Workload::Redis(_) => (stream()?, Replies::Values(redis::parser())),
+            Workload::Http(_) => (stream()?, Replies::Http(ResponseParser::default())),
             Workload::RequestResponse(rr) => match rr.transport {
                 Transport::Tcp => (stream()?, Replies::Messages(MessageCounter::new(rr.response_bytes))),
                 Transport::Udp => {
@@ -144,7 +149,7 @@ impl<N: Network> Connection<N> {
         let target = self.target;
         let waiting = &mut self.waiting;
         match &mut self.replies {
-            Replies::Memcached(parser) => parser
+            Replies::Values(parser) => parser
                 .feed(bytes, |reply| {
                     let request = waiting.pop_front().ok_or(ProtocolError::Unasked)?;
                     let answer = match (request.kind, reply) {
@@ -157,15 +162,30 @@ impl<N: Network> Connection<N> {
                     Ok(())
                 })
                 .map_err(|source| LoadError::Protocol { target, source }),
+            Replies::Http(parser) => {
+                let complete = parser.feed(bytes).map_err(|source| LoadError::Http { target, source })?;
+                self.exchanged(complete, now, on_answer)
+            }
             Replies::Messages(counter) => {
-                for _ in 0..counter.feed(bytes.len()) {
-                    let request = waiting.pop_front().ok_or(LoadError::Unasked { target })?;
-                    on_answer(request, Answer::Exchanged, now);
-                }
-                Ok(())
+                let complete = counter.feed(bytes.len());
+                self.exchanged(complete, now, on_answer)
             }
             Replies::Datagrams(_) => unreachable!("datagrams do not come on streams"),
         }
+    }
+
+    /// So many answers that are whole, and say nothing else.
+    fn exchanged(
+        &mut self,
+        complete: usize,
+        now: u64,
+        on_answer: &mut impl FnMut(Request, Answer, u64),
+    ) -> Result<(), LoadError> {
+        for _ in 0..complete {
+            let request = self.waiting.pop_front().ok_or(LoadError::Unasked { target: self.target })?;
+            on_answer(request, Answer::Exchanged, now);
+        }
+        Ok(())
     }
 
     fn receive_datagrams(

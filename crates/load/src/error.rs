@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::http::HttpError;
 use crate::memcached::ProtocolError;
 
 /// Why a load ended without a report.
@@ -79,6 +80,14 @@ pub enum LoadError {
     Unasked {
         /// The server.
         target: SocketAddr,
+    },
+    /// The server's answer is none of HTTP's, or no good one.
+    #[error("{target}: {source}")]
+    Http {
+        /// The server.
+        target: SocketAddr,
+        /// What is wrong with it.
+        source: HttpError,
     },
     /// The server stopped answering.
     #[error("{target} stopped answering: {outstanding} requests are outstanding and nothing came for {silent:.1?}")]

@@ -64,7 +64,7 @@ impl<N: Network> Load<N> {
         let stop = Stop { asked: stop, abort: Arc::default() };
         let options = config.options().clone();
         let clock = Clock::start();
-        let material = Arc::new(Material::new(&options.workload));
+        let material = Arc::new(Material::new(&options.workload, options.target));
         let mut engines = connect_engines(&network, &options, clock, &material, &stop)?;
         if material.stored_keys() > 0 {
             engines[0].store_keys(&stop)?;

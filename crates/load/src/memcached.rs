@@ -2,6 +2,8 @@
 //!
 //! Source: `doc/protocol.txt` of memcached. Only what the generator sends: `get` of one key, and `set`.
 
+use crate::redis;
+
 /// The longest reply line that is believed, bytes; a `VALUE` line with the longest key stays below 300.
 const MAX_LINE: usize = 2048;
 
@@ -15,6 +17,9 @@ pub enum ProtocolError {
     /// The line is no reply of the protocol.
     #[error("`{0}` is no memcached reply: is another kind of server listening there?")]
     NotMemcached(String),
+    /// The line is no reply of redis.
+    #[error("`{0}` is no reply of redis: is another kind of server listening there?")]
+    NotRedis(String),
     /// The reply belongs to no request, or to another kind of request.
     #[error("the server sent a reply that answers no request")]
     Unasked,
@@ -81,9 +86,17 @@ enum Expect {
     ValueEnd(usize),
 }
 
-/// Reads replies from a byte stream that may be cut anywhere.
+/// Whose replies are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Memcached,
+    Redis,
+}
+
+/// Reads replies from a byte stream that may be cut anywhere: memcached's by default.
 #[derive(Clone, Debug)]
 pub struct ReplyParser {
+    dialect: Dialect,
     expect: Expect,
     /// The bytes of a line whose end has not come yet.
     partial: Vec<u8>,
@@ -93,11 +106,15 @@ pub struct ReplyParser {
 
 impl Default for ReplyParser {
     fn default() -> Self {
-        Self { expect: Expect::Line, partial: Vec::new(), hit: None }
+        Self::of(Dialect::Memcached)
     }
 }
 
 impl ReplyParser {
+    pub(crate) fn of(dialect: Dialect) -> Self {
+        Self { dialect, expect: Expect::Line, partial: Vec::new(), hit: None }
+    }
+
     /// Takes the next bytes of the stream, and calls `on_reply` for each reply that they complete.
     ///
     /// # Errors
@@ -120,9 +137,14 @@ impl ReplyParser {
                 Expect::ValueEnd(left) => {
                     let want = if left == 2 { b'\r' } else { b'\n' };
                     if bytes[0] != want {
-                        return Err(not_memcached(bytes));
+                        return Err(self.foreign(bytes));
                     }
                     self.expect = if left == 2 { Expect::ValueEnd(1) } else { Expect::Line };
+                    // memcached says so once more, in a line.
+                    if let (1, Dialect::Redis, Some(size)) = (left, self.dialect, self.hit) {
+                        self.hit = None;
+                        on_reply(Reply::Hit(size))?;
+                    }
                     &bytes[1..]
                 }
             };
@@ -137,7 +159,7 @@ impl ReplyParser {
     ) -> Result<&'a [u8], ProtocolError> {
         let Some(end) = memchr::memchr(b'\n', bytes) else {
             self.partial.extend_from_slice(bytes);
-            return if self.partial.len() > MAX_LINE { Err(not_memcached(&self.partial)) } else { Ok(&[]) };
+            return if self.partial.len() > MAX_LINE { Err(self.foreign(&self.partial)) } else { Ok(&[]) };
         };
         let reply = if self.partial.is_empty() {
             self.take_line(&bytes[..end])?
@@ -157,18 +179,17 @@ impl ReplyParser {
 
     /// Takes a line without its `\n`; gives the reply that it completes.
     fn take_line(&mut self, line: &[u8]) -> Result<Option<Reply>, ProtocolError> {
-        let Some(line) = line.strip_suffix(b"\r") else { return Err(not_memcached(line)) };
+        let Some(line) = line.strip_suffix(b"\r") else { return Err(self.foreign(line)) };
+        if self.dialect == Dialect::Redis {
+            return self.take_redis_line(line);
+        }
         if let Some(value) = line.strip_prefix(b"VALUE ") {
             if self.hit.is_some() {
                 return Err(not_memcached(line)); // one key was asked for
             }
             // KEY FLAGS BYTES [CAS]
             let size = value.split(|&b| b == b' ').nth(2).and_then(parse_decimal).ok_or_else(|| not_memcached(line))?;
-            self.hit = Some(size);
-            self.expect = Expect::Value(size);
-            if size == 0 {
-                self.expect = Expect::ValueEnd(2);
-            }
+            self.expect_value(size);
             return Ok(None);
         }
         match (line, self.hit.take()) {
@@ -184,12 +205,36 @@ impl ReplyParser {
     }
 }
 
+impl ReplyParser {
+    fn take_redis_line(&mut self, line: &[u8]) -> Result<Option<Reply>, ProtocolError> {
+        match redis::read_line(line)? {
+            redis::Line::Whole(reply) => Ok(Some(reply)),
+            redis::Line::Value(size) => {
+                self.expect_value(size);
+                Ok(None)
+            }
+        }
+    }
+
+    fn expect_value(&mut self, size: usize) {
+        self.hit = Some(size);
+        self.expect = if size == 0 { Expect::ValueEnd(2) } else { Expect::Value(size) };
+    }
+
+    fn foreign(&self, line: &[u8]) -> ProtocolError {
+        match self.dialect {
+            Dialect::Memcached => not_memcached(line),
+            Dialect::Redis => ProtocolError::NotRedis(shown(line)),
+        }
+    }
+}
+
 fn not_memcached(line: &[u8]) -> ProtocolError {
     ProtocolError::NotMemcached(shown(line))
 }
 
 /// The start of what was received, printable.
-fn shown(line: &[u8]) -> String {
+pub(crate) fn shown(line: &[u8]) -> String {
     line[..line.len().min(80)].escape_ascii().to_string()
 }
 

@@ -25,7 +25,7 @@ pub struct SendLag {
 /// actual ones); figures without a single sample are `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// `memcached`, `rr-tcp` or `rr-udp`.
+    /// `memcached`, `redis`, `http`, `rr-tcp` or `rr-udp`.
     pub protocol: String,
     /// Address and port of the server.
     pub target: String,
@@ -151,6 +151,8 @@ impl Report {
 fn protocol(workload: &Workload) -> &'static str {
     match workload {
         Workload::Memcached(_) => "memcached",
+        Workload::Redis(_) => "redis",
+        Workload::Http(_) => "http",
         Workload::RequestResponse(exchange) => match exchange.transport {
             Transport::Tcp => "rr-tcp",
             Transport::Udp => "rr-udp",

@@ -3,9 +3,12 @@
 use rand::RngExt;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::config::{Memcached, RequestResponse, Workload, digits};
-use crate::memcached::{append_get, append_set};
+use std::net::SocketAddr;
+
+use crate::config::{HttpGet, Memcached, RequestResponse, Workload, digits};
+use crate::memcached::Dialect;
 use crate::schedule::random_stream;
+use crate::{http, memcached, redis};
 
 /// What a request asks for, and so what answers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,38 +21,58 @@ pub(crate) enum Kind {
 /// The bytes that requests are made from; one for all threads of a load.
 #[derive(Debug)]
 pub(crate) enum Material {
-    Memcached { mix: Memcached, keys: Keys, filler: Vec<u8> },
-    RequestResponse { request: Vec<u8> },
+    Values {
+        dialect: Dialect,
+        mix: Memcached,
+        keys: Keys,
+        filler: Vec<u8>,
+    },
+    /// Always the same request.
+    Same {
+        request: Vec<u8>,
+    },
 }
 
 impl Material {
-    pub(crate) fn new(workload: &Workload) -> Self {
+    /// For a server at `target`.
+    pub(crate) fn new(workload: &Workload, target: SocketAddr) -> Self {
         match workload {
-            Workload::Memcached(mix) => Self::Memcached {
-                mix: mix.clone(),
-                keys: Keys::new(mix),
-                filler: (b'a'..=b'z').cycle().take(mix.value_size.max_value_size()).collect(),
-            },
-            Workload::RequestResponse(RequestResponse { request_bytes, .. }) => {
-                Self::RequestResponse { request: (b'a'..=b'z').cycle().take(*request_bytes).collect() }
+            Workload::Memcached(mix) => Self::values(Dialect::Memcached, mix),
+            Workload::Redis(mix) => Self::values(Dialect::Redis, mix),
+            Workload::Http(HttpGet { path }) => {
+                let mut request = Vec::new();
+                http::append_get(&mut request, &target.to_string(), path);
+                Self::Same { request }
             }
+            Workload::RequestResponse(RequestResponse { request_bytes, .. }) => {
+                Self::Same { request: (b'a'..=b'z').cycle().take(*request_bytes).collect() }
+            }
+        }
+    }
+
+    fn values(dialect: Dialect, mix: &Memcached) -> Self {
+        Self::Values {
+            dialect,
+            mix: mix.clone(),
+            keys: Keys::new(mix),
+            filler: (b'a'..=b'z').cycle().take(mix.value_size.max_value_size()).collect(),
         }
     }
 
     /// Appends a request drawn with `rng`.
     pub(crate) fn append_request(&self, out: &mut Vec<u8>, rng: &mut Xoshiro256PlusPlus) -> Kind {
         match self {
-            Self::Memcached { mix, keys, filler } => {
+            Self::Values { dialect, mix, keys, filler } => {
                 let key = keys.get(rng.random_range(0..keys.len()));
                 if rng.random::<f64>() < mix.set_ratio {
-                    append_set(out, key, &filler[..mix.value_size.value_size(rng)]);
+                    dialect.append_set(out, key, &filler[..mix.value_size.value_size(rng)]);
                     Kind::Set
                 } else {
-                    append_get(out, key);
+                    dialect.append_get(out, key);
                     Kind::Get
                 }
             }
-            Self::RequestResponse { request } => {
+            Self::Same { request } => {
                 out.extend_from_slice(request);
                 Kind::Exchange
             }
@@ -59,15 +82,31 @@ impl Material {
     /// Keys to store before a measurement.
     pub(crate) fn stored_keys(&self) -> usize {
         match self {
-            Self::Memcached { keys, .. } => keys.len(),
-            Self::RequestResponse { .. } => 0,
+            Self::Values { keys, .. } => keys.len(),
+            Self::Same { .. } => 0,
         }
     }
 
-    /// Appends the `set` of key number `key`; not for other workloads than memcached.
+    /// Appends the `set` of key number `key`; not for workloads without keys.
     pub(crate) fn append_store(&self, out: &mut Vec<u8>, key: usize, rng: &mut Xoshiro256PlusPlus) {
-        let Self::Memcached { mix, keys, filler } = self else { unreachable!("only memcached stores keys") };
-        append_set(out, keys.get(key), &filler[..mix.value_size.value_size(rng)]);
+        let Self::Values { dialect, mix, keys, filler } = self else { unreachable!("this workload stores no keys") };
+        dialect.append_set(out, keys.get(key), &filler[..mix.value_size.value_size(rng)]);
+    }
+}
+
+impl Dialect {
+    fn append_get(self, out: &mut Vec<u8>, key: &[u8]) {
+        match self {
+            Self::Memcached => memcached::append_get(out, key),
+            Self::Redis => redis::append_get(out, key),
+        }
+    }
+
+    fn append_set(self, out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+        match self {
+            Self::Memcached => memcached::append_set(out, key, value),
+            Self::Redis => redis::append_set(out, key, value),
+        }
     }
 }
 
@@ -122,7 +161,10 @@ mod tests {
 
     #[test]
     fn the_share_of_sets_is_as_asked() {
-        let material = Material::new(&Workload::Memcached(Memcached { set_ratio: 0.25, ..Memcached::default() }));
+        let material = Material::new(
+            &Workload::Memcached(Memcached { set_ratio: 0.25, ..Memcached::default() }),
+            ([127, 0, 0, 1], 1).into(),
+        );
         let (mut rng, mut out) = (random_stream(1, 0, 1), Vec::new());
         let sets = (0..10_000).filter(|_| material.append_request(&mut out, &mut rng) == Kind::Set).count();
         // Standard deviation 43.

@@ -235,6 +235,10 @@ impl<Q: QueuePair> QueuePair for Impaired<Q> {
         counters
     }
 
+    fn system_calls(&self) -> u64 {
+        self.inner.system_calls()
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }

@@ -25,6 +25,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod bpf;
+pub mod broker;
 pub mod checksum;
 pub mod ring;
 pub mod rss;
@@ -36,12 +38,13 @@ mod headers;
 mod impaired;
 mod interface;
 mod memory;
+mod message;
 mod open;
 mod pcap;
 mod queue;
 mod tap;
 
-pub use af_xdp::{Ports, PortsError, Protocol, XdpCopy, XdpQueue, XdpShape};
+pub use af_xdp::{Ports, PortsError, Protocol, Redirected, XdpCopy, XdpQueue, XdpShape};
 pub use counters::{Counters, Drops};
 pub use frame::{Checksum, ETHERNET_HEADER, Frame};
 pub use impaired::{Impaired, Impairment};

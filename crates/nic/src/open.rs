@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::af_xdp::{self, Ports, XdpShape};
 use crate::interface::problem_with_name;
-use crate::memory::{self, MemoryEnd, MemoryShape};
+use crate::memory::{self, MemoryEnd, MemoryNic, MemoryShape};
 use crate::queue::QueuePair;
 use crate::rss::Rss;
 use crate::tap;
@@ -156,9 +156,33 @@ pub struct Nic {
     rss: Option<Rss>,
     ports: Option<Ports>,
     queues: Vec<Box<dyn QueuePair>>,
+    is_part: bool,
 }
 
 impl Nic {
+    pub(crate) fn new<Q: QueuePair + 'static>(
+        name: NicName,
+        address: [u8; 6],
+        rss: Option<Rss>,
+        ports: Option<Ports>,
+        queues: Vec<Q>,
+        is_part: bool,
+    ) -> Self {
+        let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn QueuePair>).collect();
+        Self { name, address, rss, ports, queues, is_part }
+    }
+
+    pub(crate) fn of_memory(name: NicName, nic: MemoryNic, end: MemoryEnd) -> Self {
+        let end = match end {
+            MemoryEnd::Create => 1,
+            MemoryEnd::Attach => 2,
+        };
+        // Locally administered; the two ends of one wire must differ, and do.
+        let address = [0x02, 0xab, 0xe7, 0, 0, end];
+        let rss = Rss::new(nic.shape.key, nic.shape.queues as u32);
+        Self::new(name, address, Some(rss), None, nic.queues, false)
+    }
+
     /// Its name.
     pub fn name(&self) -> &NicName {
         &self.name
@@ -181,6 +205,12 @@ impl Nic {
         self.ports.as_ref()
     }
 
+    /// Whether other processes have some of the NIC's queue pairs, so that frames for this one's sockets may arrive where
+    /// they are not seen here.
+    pub fn is_part(&self) -> bool {
+        self.is_part
+    }
+
     /// How many queue pairs there are to take.
     pub fn queues(&self) -> usize {
         self.queues.len()
@@ -201,30 +231,15 @@ pub fn open(name: &str, options: &Options) -> Result<Nic, OpenError> {
     match &name {
         NicName::Memory(memory) => {
             let nic = memory::open(memory, options.end, options.memory)?;
-            let end = match options.end {
-                MemoryEnd::Create => 1,
-                MemoryEnd::Attach => 2,
-            };
-            Ok(Nic {
-                // Locally administered; the two ends of one wire must differ, and do.
-                address: [0x02, 0xab, 0xe7, 0, 0, end],
-                rss: Some(Rss::new(nic.shape.key, nic.shape.queues as u32)),
-                ports: None,
-                queues: boxed(nic.queues),
-                name,
-            })
+            Ok(Nic::of_memory(name, nic, options.end))
         }
         NicName::Tap(device) => {
             let (queues, address) = tap::open(device, options.tap_queues)?;
-            Ok(Nic { address, rss: None, ports: None, queues: boxed(queues), name })
+            Ok(Nic::new(name, address, None, None, queues, false))
         }
         NicName::AfXdp(device) => {
             let (queues, ports, address) = af_xdp::open(device, options.xdp)?;
-            Ok(Nic { address, rss: None, ports: Some(ports), queues: boxed(queues), name })
+            Ok(Nic::new(name, address, None, Some(ports), queues, false))
         }
     }
-}
-
-fn boxed<Q: QueuePair + 'static>(queues: Vec<Q>) -> Vec<Box<dyn QueuePair>> {
-    queues.into_iter().map(|queue| Box::new(queue) as Box<dyn QueuePair>).collect()
 }

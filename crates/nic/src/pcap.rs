@@ -154,6 +154,10 @@ impl<Q: QueuePair> QueuePair for Pcap<Q> {
         self.inner.counters()
     }
 
+    fn system_calls(&self) -> u64 {
+        self.inner.system_calls()
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }

@@ -51,6 +51,12 @@ pub trait QueuePair: AsFd + Send + fmt::Debug {
     /// after back-pressure, room to transmit (said once). The interrupt stays armed either way, so a caller that polls on masks.
     fn unmask(&mut self) -> bool;
 
+    /// Whether the descriptor becomes readable when a frame arrives although the interrupt is masked: where readability
+    /// follows the ring itself and nobody at the other end does more for it than puts frames there.
+    fn tells_while_masked(&self) -> bool {
+        false
+    }
+
     /// Clears the descriptor after it was readable, and returns whether an interrupt had been there.
     ///
     /// Where readability follows the ring itself (TAP, AF_XDP) there is nothing to clear and the answer is whether
@@ -60,8 +66,11 @@ pub trait QueuePair: AsFd + Send + fmt::Debug {
     /// When the device has failed or gone.
     fn acknowledge(&mut self) -> Result<bool, ReceiveError>;
 
-    /// What this queue pair did so far.
+    /// What this queue pair did so far. May take a system call.
     fn counters(&self) -> Counters;
+
+    /// [`Counters::system_calls`] alone, which is cheap: a caller that bills them asks after every use.
+    fn system_calls(&self) -> u64;
 
     /// What the device can do.
     fn capabilities(&self) -> Capabilities;
@@ -210,12 +219,20 @@ impl QueuePair for Box<dyn QueuePair> {
         (**self).unmask()
     }
 
+    fn tells_while_masked(&self) -> bool {
+        (**self).tells_while_masked()
+    }
+
     fn acknowledge(&mut self) -> Result<bool, ReceiveError> {
         (**self).acknowledge()
     }
 
     fn counters(&self) -> Counters {
         (**self).counters()
+    }
+
+    fn system_calls(&self) -> u64 {
+        (**self).system_calls()
     }
 
     fn capabilities(&self) -> Capabilities {

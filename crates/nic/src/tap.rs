@@ -35,29 +35,39 @@ pub struct TapQueue {
 
 /// Attaches to the TAP device `name`, or creates it and brings it up; what was created goes with the last queue.
 pub(crate) fn open(name: &str, queues: usize) -> Result<(Vec<TapQueue>, [u8; 6]), OpenError> {
+    open_claimed(name, attach_queues(name, queues)?)
+}
+
+/// The privileged half of [`open`]: the descriptors of the queues.
+pub(crate) fn attach_queues(name: &str, queues: usize) -> Result<Vec<OwnedFd>, OpenError> {
     if !(1..=MAX_QUEUES).contains(&queues) {
         return Err(OpenError::Options { reason: format!("{queues} queues, but a TAP device has 1 to {MAX_QUEUES}") });
     }
-    let device = format!("tap:{name}");
     let failed = |source: io::Error| match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => OpenError::Permission { device: device.clone(), needs: "CAP_NET_ADMIN" },
         Some(libc::EINVAL) => OpenError::Options {
             reason: format!("{queues} queues of {name}, but it is no TAP device or was created for another number"),
         },
-        Some(libc::EBUSY) => OpenError::InUse { device: device.clone() },
-        _ => OpenError::System { action: "open", device: device.clone(), source },
+        _ => refusal(name, source),
     };
-    let interface = Arc::new(Interface::new(name).map_err(failed)?);
+    let interface = Interface::new(name).map_err(failed)?;
     let is_new = interface.index().is_none();
     let files = (0..queues).map(|_| attach(name, queues > 1)).collect::<io::Result<Vec<_>>>().map_err(failed)?;
     if is_new {
         interface.set_up().map_err(failed)?;
     }
+    Ok(files)
+}
+
+/// The other half of [`open`], which anybody may do.
+pub(crate) fn open_claimed(name: &str, files: Vec<OwnedFd>) -> Result<(Vec<TapQueue>, [u8; 6]), OpenError> {
+    let failed = |source| refusal(name, source);
+    let interface = Arc::new(Interface::new(name).map_err(failed)?);
     let mtu = interface.mtu().map_err(failed)?;
     // The device's own address is the kernel's end of the wire; ours is its neighbour.
     let mut address = interface.hardware_address().map_err(failed)?;
     address[0] = (address[0] | 2) & !1;
     address[5] ^= 1;
+    let queues = files.len();
     let queue = |file| TapQueue {
         file,
         interface: interface.clone(),
@@ -68,6 +78,15 @@ pub(crate) fn open(name: &str, queues: usize) -> Result<(Vec<TapQueue>, [u8; 6])
         counters: Counters::default(),
     };
     Ok((files.into_iter().map(queue).collect(), address))
+}
+
+fn refusal(name: &str, source: io::Error) -> OpenError {
+    let device = format!("tap:{name}");
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => OpenError::Permission { device, needs: "CAP_NET_ADMIN" },
+        Some(libc::EBUSY) => OpenError::InUse { device },
+        _ => OpenError::System { action: "open", device, source },
+    }
 }
 
 fn attach(name: &str, several: bool) -> io::Result<OwnedFd> {
@@ -183,6 +202,10 @@ impl QueuePair for TapQueue {
 
     fn counters(&self) -> Counters {
         self.counters
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.counters.system_calls
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -333,3 +333,55 @@ fn nothing_is_left_of_a_process_that_was_killed() {
         until("the program goes with the NIC", || !has_program());
     });
 }
+
+#[test]
+fn a_connection_stays_where_it_began() {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    in_namespace(|| {
+        let far = veth(1);
+        let mut nic = open_near();
+        let ports = nic.ports().expect("ports").clone();
+        let mut queues = nic.take_queues();
+        let listener = TcpListener::bind("10.8.0.1:80").expect("bind");
+        listener.set_nonblocking(true).expect("non-blocking");
+        let connect = || {
+            let stream = inside(&far, || TcpStream::connect("10.8.0.1:80").expect("connect"));
+            stream.set_read_timeout(Some(common::PATIENCE)).expect("timeout");
+            stream
+        };
+        let exchange = |near: &mut TcpStream, far: &mut TcpStream| {
+            let mut byte = [0];
+            far.write_all(b"x").expect("sent");
+            near.read_exact(&mut byte).expect("received");
+            near.write_all(b"y").expect("sent");
+            far.read_exact(&mut byte).expect("received");
+        };
+        let pair = || {
+            let far_end = connect();
+            let near_end = listener.accept().expect("it is there").0;
+            near_end.set_nonblocking(false).expect("blocking");
+            near_end.set_read_timeout(Some(common::PATIENCE)).expect("timeout");
+            (near_end, far_end)
+        };
+        // One that began with the kernel is the kernel's, whatever is registered later.
+        let (mut near_end, mut far_end) = pair();
+        exchange(&mut near_end, &mut far_end);
+        ports.register(Protocol::Tcp, 80).expect("register");
+        exchange(&mut near_end, &mut far_end);
+        assert_eq!(queues[0].receive(&mut Frame::burst(4, 1500)).expect("receive"), 0);
+        // New ones are ours.
+        let attempt = inside(&far, || {
+            let to: std::net::SocketAddr = "10.8.0.1:80".parse().expect("an address");
+            TcpStream::connect_timeout(&to, Duration::from_millis(50))
+        });
+        assert!(attempt.is_err(), "nobody answers");
+        let mut burst = Frame::burst(4, 1500);
+        assert!(queues[0].receive(&mut burst).expect("receive") > 0, "its first segment came here");
+        // And the kernel's again, when only what is there already is ours.
+        ports.drain(Protocol::Tcp, 80).expect("drain");
+        let (mut second_near, mut second_far) = pair();
+        exchange(&mut second_near, &mut second_far);
+        exchange(&mut near_end, &mut far_end);
+    });
+}

@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use abey_linux::{epoll, steer};
 use libc::c_int;
 
+use crate::face::{self, table};
 use crate::report::Topic;
 use crate::{members, real, state};
 
@@ -30,6 +31,7 @@ extern "C" fn epoll_create1(flags: c_int) -> c_int {
 extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: takes no pointers.
     let fd = unsafe { real::SOCKET.get()(domain, kind, protocol) };
+    table::forget(fd);
     if let Some(span) = state::get().socket_busy_poll
         && let Some(socket) = borrow(fd)
         && matches!(domain, libc::AF_INET | libc::AF_INET6)
@@ -48,6 +50,9 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 // SAFETY: has the type and the meaning of the C library's function of this name.
 #[unsafe(no_mangle)]
 extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if let Some(answer) = face::listen(fd, backlog) {
+        return answer;
+    }
     // SAFETY: takes no pointers.
     let answer = unsafe { real::LISTEN.get()(fd, backlog) };
     if answer == 0
@@ -60,7 +65,9 @@ extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 fn new_epoll(fd: c_int) -> c_int {
+    table::forget(fd);
     members::made(fd);
+    face::epoll::made(fd);
     if let Some(busy_poll) = &state::get().epoll
         && let Some(instance) = borrow(fd)
     {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use libc::{c_int, epoll_event};
 
-use crate::{real, state};
+use crate::{face, real, state};
 
 /// Descriptors that notes are kept of; those above are taken to watch connections.
 const NOTED: usize = 4096;
@@ -45,7 +45,15 @@ pub(crate) fn has_connections(epfd: c_int) -> bool {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     // SAFETY: the caller's promises are passed on.
+    if let Some(answer) = unsafe { face::control(epfd, op, fd, event) } {
+        return answer;
+    }
+    // SAFETY: the caller's promises are passed on.
     let answer = unsafe { real::EPOLL_CTL.get()(epfd, op, fd, event) };
+    if answer == 0 {
+        // SAFETY: as above.
+        unsafe { face::changed(epfd, op, fd, event) };
+    }
     if answer == 0
         && op == libc::EPOLL_CTL_ADD
         && state::get().max_wait.is_some()

@@ -8,7 +8,10 @@ use std::marker::PhantomData;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{c_int, c_void, epoll_event, sigset_t, timespec};
+use libc::{
+    FILE, c_char, c_int, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd,
+    sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+};
 
 type Create = unsafe extern "C" fn(c_int) -> c_int;
 type Wait = unsafe extern "C-unwind" fn(c_int, *mut epoll_event, c_int, c_int) -> c_int;
@@ -27,6 +30,151 @@ pub(crate) static EPOLL_CTL: Next<Control> = Next::new(c"epoll_ctl", direct::epo
 pub(crate) static SOCKET: Next<Socket> = Next::new(c"socket", direct::socket as *mut c_void);
 pub(crate) static LISTEN: Next<Listen> = Next::new(c"listen", direct::listen as *mut c_void);
 
+type Poll = unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int) -> c_int;
+type Ppoll = unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
+type Select = unsafe extern "C-unwind" fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int;
+type Pselect = unsafe extern "C-unwind" fn(
+    c_int,
+    *mut fd_set,
+    *mut fd_set,
+    *mut fd_set,
+    *const timespec,
+    *const sigset_t,
+) -> c_int;
+type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+#[cfg(target_env = "gnu")]
+type Cancel = unsafe extern "C" fn(libc::pthread_t) -> c_int;
+type Signal = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
+type SigInterrupt = unsafe extern "C" fn(c_int, c_int) -> c_int;
+type OnAddress = unsafe extern "C-unwind" fn(c_int, *const sockaddr, socklen_t) -> c_int;
+type AskAddress = unsafe extern "C-unwind" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+type Accept4 = unsafe extern "C-unwind" fn(c_int, *mut sockaddr, *mut socklen_t, c_int) -> c_int;
+type OnOne = unsafe extern "C-unwind" fn(c_int) -> c_int;
+type OnTwo = unsafe extern "C-unwind" fn(c_int, c_int) -> c_int;
+type OnThree = unsafe extern "C-unwind" fn(c_int, c_int, c_int) -> c_int;
+type SetOption = unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
+type GetOption = unsafe extern "C" fn(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int;
+type Fcntl = unsafe extern "C-unwind" fn(c_int, c_int, c_ulong) -> c_int;
+type Ioctl = unsafe extern "C" fn(c_int, c_ulong, c_ulong) -> c_int;
+type Read = unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t) -> ssize_t;
+type Readv = unsafe extern "C-unwind" fn(c_int, *const iovec, c_int) -> ssize_t;
+type Recv = unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, c_int) -> ssize_t;
+type RecvFrom =
+    unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t;
+type RecvMsg = unsafe extern "C-unwind" fn(c_int, *mut msghdr, c_int) -> ssize_t;
+type Write = unsafe extern "C-unwind" fn(c_int, *const c_void, size_t) -> ssize_t;
+type Send = unsafe extern "C-unwind" fn(c_int, *const c_void, size_t, c_int) -> ssize_t;
+type SendTo = unsafe extern "C-unwind" fn(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t;
+type SendMsg = unsafe extern "C-unwind" fn(c_int, *const msghdr, c_int) -> ssize_t;
+type At = unsafe extern "C-unwind" fn(c_int, *const iovec, c_int, off_t, c_int) -> ssize_t;
+type SendMmsg = unsafe extern "C-unwind" fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int;
+type RecvMmsg = unsafe extern "C-unwind" fn(c_int, *mut mmsghdr, c_uint, c_int, *mut timespec) -> c_int;
+type SendFile = unsafe extern "C-unwind" fn(c_int, c_int, *mut off_t, size_t) -> ssize_t;
+type Splice = unsafe extern "C-unwind" fn(c_int, *mut off_t, c_int, *mut off_t, size_t, c_uint) -> ssize_t;
+type FdOpen = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
+type FileNo = unsafe extern "C-unwind" fn(*mut FILE) -> c_int;
+type VdPrintf = unsafe extern "C-unwind" fn(c_int, *const c_char, *mut c_void) -> c_int;
+type VdPrintfChk = unsafe extern "C-unwind" fn(c_int, c_int, *const c_char, *mut c_void) -> c_int;
+type CloseRange = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
+type CloseFrom = unsafe extern "C" fn(c_int);
+
+pub(crate) static POLL: Next<Poll> = Next::of_library(c"poll");
+pub(crate) static PPOLL: Next<Ppoll> = Next::of_library(c"ppoll");
+pub(crate) static SELECT: Next<Select> = Next::of_library(c"select");
+pub(crate) static PSELECT: Next<Pselect> = Next::of_library(c"pselect");
+#[cfg(target_env = "gnu")]
+pub(crate) static PTHREAD_CANCEL: Next<Cancel> = Next::of_library(c"pthread_cancel");
+pub(crate) static SIGACTION: Next<Sigaction> = Next::of_library(c"sigaction");
+pub(crate) static SIGNAL: Next<Signal> = Next::of_library(c"signal");
+pub(crate) static BSD_SIGNAL: Next<Signal> = Next::of_library(c"bsd_signal");
+pub(crate) static SYSV_SIGNAL: Next<Signal> = Next::of_library(c"sysv_signal");
+pub(crate) static SYSV_SIGNAL_2: Next<Signal> = Next::of_library(c"__sysv_signal");
+pub(crate) static SIGSET: Next<Signal> = Next::of_library(c"sigset");
+pub(crate) static SIGINTERRUPT: Next<SigInterrupt> = Next::of_library(c"siginterrupt");
+pub(crate) static BIND: Next<OnAddress> = Next::of_library(c"bind");
+pub(crate) static CONNECT: Next<OnAddress> = Next::of_library(c"connect");
+pub(crate) static ACCEPT: Next<AskAddress> = Next::of_library(c"accept");
+pub(crate) static ACCEPT4: Next<Accept4> = Next::of_library(c"accept4");
+pub(crate) static GETSOCKNAME: Next<AskAddress> = Next::of_library(c"getsockname");
+pub(crate) static GETPEERNAME: Next<AskAddress> = Next::of_library(c"getpeername");
+pub(crate) static SHUTDOWN: Next<OnTwo> = Next::of_library(c"shutdown");
+pub(crate) static CLOSE: Next<OnOne> = Next::of_library(c"close");
+pub(crate) static CLOSE_RANGE: Next<CloseRange> = Next::of_library(c"close_range");
+pub(crate) static CLOSEFROM: Next<CloseFrom> = Next::of_library(c"closefrom");
+pub(crate) static DUP: Next<OnOne> = Next::of_library(c"dup");
+pub(crate) static DUP2: Next<OnTwo> = Next::of_library(c"dup2");
+pub(crate) static DUP3: Next<OnThree> = Next::of_library(c"dup3");
+pub(crate) static SETSOCKOPT: Next<SetOption> = Next::of_library(c"setsockopt");
+pub(crate) static GETSOCKOPT: Next<GetOption> = Next::of_library(c"getsockopt");
+pub(crate) static FCNTL: Next<Fcntl> = Next::of_library(c"fcntl");
+pub(crate) static IOCTL: Next<Ioctl> = Next::of_library(c"ioctl");
+pub(crate) static READ: Next<Read> = Next::of_library(c"read");
+pub(crate) static READV: Next<Readv> = Next::of_library(c"readv");
+pub(crate) static RECV: Next<Recv> = Next::of_library(c"recv");
+pub(crate) static RECVFROM: Next<RecvFrom> = Next::of_library(c"recvfrom");
+pub(crate) static RECVMSG: Next<RecvMsg> = Next::of_library(c"recvmsg");
+pub(crate) static WRITE: Next<Write> = Next::of_library(c"write");
+pub(crate) static WRITEV: Next<Readv> = Next::of_library(c"writev");
+pub(crate) static SEND: Next<Send> = Next::of_library(c"send");
+pub(crate) static SENDTO: Next<SendTo> = Next::of_library(c"sendto");
+pub(crate) static SENDMSG: Next<SendMsg> = Next::of_library(c"sendmsg");
+pub(crate) static PREADV2: Next<At> = Next::of_library(c"preadv2");
+pub(crate) static PWRITEV2: Next<At> = Next::of_library(c"pwritev2");
+pub(crate) static SENDMMSG: Next<SendMmsg> = Next::of_library(c"sendmmsg");
+pub(crate) static RECVMMSG: Next<RecvMmsg> = Next::of_library(c"recvmmsg");
+pub(crate) static SENDFILE: Next<SendFile> = Next::of_library(c"sendfile64");
+pub(crate) static SPLICE: Next<Splice> = Next::of_library(c"splice");
+pub(crate) static FDOPEN: Next<FdOpen> = Next::of_library(c"fdopen");
+pub(crate) static FILENO: Next<FileNo> = Next::of_library(c"fileno");
+pub(crate) static VDPRINTF: Next<VdPrintf> = Next::of_library(c"vdprintf");
+pub(crate) static VDPRINTF_CHK: Next<VdPrintfChk> = Next::of_library(c"__vdprintf_chk");
+
+/// Looks up what a program may call in a signal handler, or in a child that shares its memory, where there is no looking
+/// up any more.
+pub(crate) fn prepare() {
+    POLL.look_up();
+    PPOLL.look_up();
+    SELECT.look_up();
+    PSELECT.look_up();
+    SIGACTION.look_up();
+    SIGNAL.look_up();
+    READ.look_up();
+    READV.look_up();
+    RECV.look_up();
+    RECVFROM.look_up();
+    RECVMSG.look_up();
+    WRITE.look_up();
+    WRITEV.look_up();
+    SEND.look_up();
+    SENDTO.look_up();
+    SENDMSG.look_up();
+    PREADV2.look_up();
+    PWRITEV2.look_up();
+    SENDMMSG.look_up();
+    RECVMMSG.look_up();
+    SENDFILE.look_up();
+    SPLICE.look_up();
+    FILENO.look_up();
+    VDPRINTF.look_up();
+    VDPRINTF_CHK.look_up();
+    ACCEPT.look_up();
+    BIND.look_up();
+    CONNECT.look_up();
+    GETSOCKNAME.look_up();
+    GETPEERNAME.look_up();
+    SHUTDOWN.look_up();
+    CLOSE.look_up();
+    CLOSE_RANGE.look_up();
+    CLOSEFROM.look_up();
+    DUP.look_up();
+    DUP2.look_up();
+    DUP3.look_up();
+    FCNTL.look_up();
+    IOCTL.look_up();
+    SETSOCKOPT.look_up();
+    GETSOCKOPT.look_up();
+}
+
 /// A function of type `F` to be looked up by name.
 pub(crate) struct Next<F> {
     name: &'static CStr,
@@ -42,6 +190,11 @@ impl<F: Copy> Next<F> {
     /// `direct` is a function of type `F`.
     const fn new(name: &'static CStr, direct: *mut c_void) -> Self {
         Self { name, found: AtomicPtr::new(null_mut()), direct, function: PhantomData }
+    }
+
+    /// A function that every C library has; one that it has not fails with ENOSYS.
+    const fn of_library(name: &'static CStr) -> Self {
+        Self::new(name, direct::missing as *mut c_void)
     }
 
     /// The next definition, or the system call.
@@ -68,7 +221,15 @@ impl<F: Copy> Next<F> {
 
 /// The system calls themselves.
 mod direct {
-    use libc::{c_int, epoll_event, sigset_t, syscall, timespec};
+    use libc::{c_int, epoll_event, sigset_t, ssize_t, syscall, timespec};
+
+    /// Stands in for a function that is not there. Called with arguments that it does not look at, which both
+    /// architectures' conventions allow.
+    pub(super) extern "C" fn missing() -> ssize_t {
+        // SAFETY: errno is always there.
+        unsafe { *libc::__errno_location() = libc::ENOSYS };
+        -1
+    }
 
     /// The size of the kernel's signal set, in bytes.
     const SIGSET_BYTES: usize = 8;

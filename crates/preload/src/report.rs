@@ -19,10 +19,11 @@ pub(crate) enum Topic {
     Socket,
     Waiting,
     Steering,
+    Datapath,
 }
 
 const TOPICS: usize = TOLD_NOTHING.len();
-const _: () = assert!(Topic::Steering as usize + 1 == TOPICS);
+const _: () = assert!(Topic::Datapath as usize + 1 == TOPICS);
 
 /// The character in `ABEY_TOLD` that stands for a topic that was said.
 const TOLD: u8 = b'x';

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use abey_linux::library::{ConfigError, LibraryConfig, is_ours, unknown_variables};
 
 use crate::report::{self, Topic};
+use crate::{face, real};
 
 /// The exit status of a program that is stopped because it was to be strict: the machine lacks something.
 const STOPPED: i32 = 3;
@@ -20,6 +21,8 @@ static STATE: OnceLock<LibraryConfig> = OnceLock::new();
 #[used]
 static CONSTRUCTOR: extern "C" fn() = {
     extern "C" fn construct() {
+        real::prepare();
+        face::prepare();
         get();
     }
     construct

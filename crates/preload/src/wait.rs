@@ -27,9 +27,10 @@ use std::ptr::{null, null_mut};
 use abey_delivery::Nanos;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
+use crate::face::epoll::Plain;
 use crate::members::has_connections;
 use crate::report::Topic;
-use crate::{real, state};
+use crate::{face, real, state};
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -63,11 +64,11 @@ unsafe extern "C-unwind" fn epoll_wait(epfd: c_int, events: *mut epoll_event, ma
     let target = Target { epfd, events, max };
     // SAFETY: the caller's promises are passed on.
     unsafe {
-        match plan(epfd, milliseconds(timeout)) {
-            Plan::Plain => real::EPOLL_WAIT.get()(epfd, events, max, timeout),
+        target.wait_on_either_side(milliseconds(timeout), null(), |plan, left| match plan {
+            Plan::Plain => real::EPOLL_WAIT.get()(epfd, events, max, left.map_or(timeout, rounded)),
             Plan::PollOnce => target.poll_once(null()),
             Plan::Pieces { piece, total } => target.wait_in_pieces(piece, total, null()),
-        }
+        })
     }
 }
 
@@ -87,11 +88,11 @@ unsafe extern "C-unwind" fn epoll_pwait(
     let target = Target { epfd, events, max };
     // SAFETY: the caller's promises are passed on.
     unsafe {
-        match plan(epfd, milliseconds(timeout)) {
-            Plan::Plain => real::EPOLL_PWAIT.get()(epfd, events, max, timeout, mask),
+        target.wait_on_either_side(milliseconds(timeout), mask, |plan, left| match plan {
+            Plan::Plain => real::EPOLL_PWAIT.get()(epfd, events, max, left.map_or(timeout, rounded), mask),
             Plan::PollOnce => target.poll_once(mask),
             Plan::Pieces { piece, total } => target.wait_in_pieces(piece, total, mask),
-        }
+        })
     }
 }
 
@@ -111,17 +112,20 @@ unsafe extern "C-unwind" fn epoll_pwait2(
     let target = Target { epfd, events, max };
     // SAFETY: the caller's promises are passed on; among them, that `timeout` is null or points to a time.
     unsafe {
-        let plan = match timeout.as_ref().map(nanoseconds) {
-            None => plan(epfd, None),
-            Some(Some(span)) => plan(epfd, Some(span)),
+        let given = timeout.as_ref();
+        if given.is_some_and(|given| nanoseconds(given).is_none()) {
             // No time at all: the kernel's to refuse.
-            Some(None) => Plan::Plain,
-        };
-        match plan {
-            Plan::Plain => real::EPOLL_PWAIT2.get()(epfd, events, max, timeout, mask),
+            return real::EPOLL_PWAIT2.get()(epfd, events, max, timeout, mask);
+        }
+        target.wait_on_either_side(given.and_then(nanoseconds), mask, |plan, left| match plan {
+            Plan::Plain => {
+                let left = left.map(time);
+                let timeout = left.as_ref().map_or(timeout, |left| &raw const *left);
+                real::EPOLL_PWAIT2.get()(epfd, events, max, timeout, mask)
+            }
             Plan::PollOnce => target.poll_once(mask),
             Plan::Pieces { piece, total } => target.wait_in_pieces(piece, total, mask),
-        }
+        })
     }
 }
 
@@ -138,6 +142,16 @@ fn nanoseconds(timeout: &timespec) -> Option<Nanos> {
     (nanos < NANOS_PER_SECOND).then_some(Nanos::from_nanos(total))
 }
 
+fn time(span: Nanos) -> timespec {
+    let nanos = span.as_nanos();
+    timespec { tv_sec: (nanos / NANOS_PER_SECOND) as libc::time_t, tv_nsec: (nanos % NANOS_PER_SECOND) as libc::c_long }
+}
+
+/// What is left of a timeout, in milliseconds, not less.
+fn rounded(left: Nanos) -> c_int {
+    c_int::try_from(left.as_nanos().div_ceil(NANOS_PER_MILLI)).unwrap_or(c_int::MAX)
+}
+
 #[inline]
 fn plan(epfd: c_int, timeout: Option<Nanos>) -> Plan {
     let config = state::get();
@@ -152,6 +166,39 @@ fn plan(epfd: c_int, timeout: Option<Nanos>) -> Plan {
 }
 
 impl Target {
+    /// Waits where the set's members are: with sockets of ours the datapath does, and otherwise `kernel`, which is told
+    /// how, and how long if that is not what the program said: sockets of ours may come while it waits.
+    #[inline]
+    unsafe fn wait_on_either_side(
+        self,
+        timeout: Option<Nanos>,
+        mask: *const sigset_t,
+        kernel: impl Fn(Plan, Option<Nanos>) -> c_int,
+    ) -> c_int {
+        let Self { epfd, events, max } = self;
+        let (mut left, mut deadline) = (None, None);
+        loop {
+            let time = left.map_or(timeout, Some);
+            // SAFETY: the caller's promises are passed on.
+            if let Some(answer) = unsafe { face::epoll::wait(epfd, events, max, time, mask) } {
+                return answer;
+            }
+            let noted = face::epoll::begin_plain(epfd);
+            if noted == Plain::Unknown {
+                return kernel(plan(epfd, time), None);
+            }
+            if noted == Plain::Noted {
+                deadline = deadline.or_else(|| timeout.map(|timeout| now() + timeout));
+                let answer = kernel(plan(epfd, time), left);
+                // SAFETY: the events that the kernel has just told.
+                if let Some(answer) = unsafe { face::epoll::end_plain(epfd, events, answer) } {
+                    return answer;
+                }
+            }
+            left = deadline.map(|deadline| deadline.saturating_sub(now()));
+        }
+    }
+
     /// Asks for events with one poll of the queue, and without a wait.
     unsafe fn poll_once(self, mask: *const sigset_t) -> c_int {
         static SHORTEST: timespec = timespec { tv_sec: 0, tv_nsec: 1 };
@@ -209,10 +256,7 @@ impl Target {
     unsafe fn wait(self, length: Nanos, mask: *const sigset_t) -> c_int {
         let nanos = length.as_nanos();
         if !nanos.is_multiple_of(NANOS_PER_MILLI) {
-            let time = timespec {
-                tv_sec: (nanos / NANOS_PER_SECOND) as libc::time_t,
-                tv_nsec: (nanos % NANOS_PER_SECOND) as libc::c_long,
-            };
+            let time = time(length);
             let before = errno();
             // SAFETY: the caller's promises, and a time that lives through the call.
             let answer = unsafe { real::EPOLL_PWAIT2.get()(self.epfd, self.events, self.max, &raw const time, mask) };
@@ -221,9 +265,8 @@ impl Target {
             }
             set_errno(before);
         }
-        let millis = c_int::try_from(nanos.div_ceil(NANOS_PER_MILLI)).unwrap_or(c_int::MAX);
         // SAFETY: the caller's promises.
-        unsafe { real::EPOLL_PWAIT.get()(self.epfd, self.events, self.max, millis, mask) }
+        unsafe { real::EPOLL_PWAIT.get()(self.epfd, self.events, self.max, rounded(length), mask) }
     }
 }
 
@@ -239,19 +282,19 @@ fn now() -> Nanos {
     nanoseconds(&time).unwrap_or_default()
 }
 
-fn errno() -> c_int {
+pub(crate) fn errno() -> c_int {
     // SAFETY: every thread has its errno.
     unsafe { *libc::__errno_location() }
 }
 
-fn set_errno(value: c_int) {
+pub(crate) fn set_errno(value: c_int) {
     // SAFETY: every thread has its errno.
     unsafe { *libc::__errno_location() = value }
 }
 
 /// Blocks every signal but the C library's own, by which it cancels threads: it waits for that one after a call, and
 /// would wait for ever. Returns those that were blocked.
-fn block_signals() -> sigset_t {
+pub(crate) fn block_signals() -> sigset_t {
     let (mut all, mut before) = (MaybeUninit::<sigset_t>::zeroed(), MaybeUninit::<sigset_t>::zeroed());
     // SAFETY: both sets live through the calls; zeroed sets are valid.
     unsafe {
@@ -261,7 +304,7 @@ fn block_signals() -> sigset_t {
     }
 }
 
-fn restore_signals(before: &sigset_t) {
+pub(crate) fn restore_signals(before: &sigset_t) {
     // SAFETY: the set lives through the call; nothing is written.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, null_mut()) };
 }

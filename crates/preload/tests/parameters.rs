@@ -271,5 +271,35 @@ fn it_exports_what_it_interposes_and_its_entry() {
     let mut names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
     names.sort_unstable();
     let epoll = ["epoll_create", "epoll_create1", "epoll_ctl", "epoll_pwait", "epoll_pwait2", "epoll_wait"];
-    assert_eq!(names, [&["abey_library_entry"], &epoll[..], &["listen", "socket"]].concat());
+    let sockets =
+        ["accept", "accept4", "bind", "connect", "getpeername", "getsockname", "listen", "shutdown", "socket"];
+    let numbers = ["close", "close_range", "closefrom", "dup", "dup2", "dup3"];
+    let options = ["fcntl", "fcntl64", "getsockopt", "ioctl", "setsockopt"];
+    let reading = [
+        &["__read", "__read_chk", "__recv_chk", "__recvfrom_chk", "preadv2", "preadv64v2", "read", "readv", "recv"][..],
+        &["recvfrom", "recvmmsg", "recvmsg"],
+    ]
+    .concat();
+    let writing = [
+        &["__send", "__write", "pwritev2", "pwritev64v2", "send", "sendfile", "sendfile64", "sendmmsg", "sendmsg"][..],
+        &["sendto", "splice", "write", "writev"],
+    ]
+    .concat();
+    let streams = ["__dprintf_chk", "__vdprintf_chk", "dprintf", "fdopen", "fileno", "fileno_unlocked", "vdprintf"];
+    let waits = ["__poll_chk", "__ppoll_chk", "poll", "ppoll", "pselect", "select"];
+    let signals = [
+        "__sysv_signal",
+        "bsd_signal",
+        "pthread_cancel",
+        "sigaction",
+        "siginterrupt",
+        "signal",
+        "sigset",
+        "sysv_signal",
+    ];
+    let groups: [&[&str]; 10] =
+        [&["abey_library_entry"], &epoll, &sockets, &numbers, &options, &reading, &writing, &streams, &waits, &signals];
+    let mut expected = groups.concat();
+    expected.sort_unstable();
+    assert_eq!(names, expected);
 }

@@ -77,6 +77,12 @@ pub enum IoError {
     /// A datagram to where no route leads.
     #[error("no route leads to {0}")]
     NoRoute(IpAddr),
+    /// A UDP socket was shut down for reading, and everything was received.
+    #[error("the socket was shut down for reading")]
+    Ended,
+    /// Another socket of this stack has the address.
+    #[error("{0} is taken by another socket of this stack")]
+    AddressInUse(SocketAddr),
     /// What happened on the network.
     #[error(transparent)]
     Network(#[from] SocketError),

@@ -160,6 +160,13 @@ impl PortTable {
     pub(crate) fn remove(&mut self, at: SocketAddr) {
         self.bound.remove(&(at.ip(), at.port()));
     }
+
+    /// Forgets an address if it is still that socket's.
+    pub(crate) fn remove_if(&mut self, at: SocketAddr, socket: SocketId) {
+        if self.bound.get(&(at.ip(), at.port())) == Some(&socket) {
+            self.remove(at);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ pub use counters::Counters;
 pub use error::{IoError, OpenError, SocketError};
 pub use event::{Event, Readiness, SocketId};
 pub use packet::{ChecksumToFill, FrameInfo};
-pub use stack::{FrameSink, Frames, Local, Shutdown, Stack};
+pub use stack::{FrameSink, Frames, Holder, Local, Message, Shutdown, SocketInfo, SocketState, Stack, Transport};
 pub use time::Instant;
 
 #[cfg(test)]

@@ -93,6 +93,10 @@ impl Queue {
         true
     }
 
+    fn payload_bytes(&self) -> usize {
+        self.bytes - self.datagrams.len() * OVERHEAD
+    }
+
     fn pop(&mut self) -> Option<Datagram> {
         let datagram = self.datagrams.pop_front()?;
         self.bytes -= datagram.payload.len() + OVERHEAD;
@@ -106,6 +110,9 @@ impl Queue {
 /// A UDP socket.
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
+    /// Where it was bound.
+    pub bound: SocketAddr,
+    /// The same, with the address that it has as long as it is connected.
     pub local: SocketAddr,
     pub peer: Option<SocketAddr>,
     pub edges: Readiness,
@@ -122,6 +129,7 @@ pub(crate) struct UdpSocket {
 impl UdpSocket {
     pub(crate) fn new(local: SocketAddr, limit: usize) -> Self {
         Self {
+            bound: local,
             local,
             peer: None,
             edges: Readiness::NONE,
@@ -171,6 +179,16 @@ impl UdpSocket {
             self.edges |= Readiness::WRITABLE;
         }
         Some(datagram)
+    }
+
+    /// Bytes that wait to be read, and to leave.
+    pub(crate) fn unread(&self) -> usize {
+        self.received.payload_bytes()
+    }
+
+    /// See [`Self::unread`].
+    pub(crate) fn unsent(&self) -> usize {
+        self.outgoing.payload_bytes()
     }
 
     pub(crate) fn wants_to_send(&self) -> bool {

@@ -221,6 +221,40 @@ fn datagrams_go_both_ways_and_connected_sockets_hear_their_peer_only() {
 }
 
 #[test]
+fn a_connected_socket_leaves_its_address_to_others() {
+    let mut world = world();
+    let at = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
+    let clients = [7000, 7001].map(|port| world.hosts[0].bind(at(&format!("10.0.0.1:{port}"))).unwrap());
+    let server = &mut world.hosts[1];
+    let first = server.bind(at("0.0.0.0:53")).unwrap();
+    server.connect_datagram(first, Some(at("10.0.0.1:7000"))).unwrap();
+    assert_eq!(server.local_addr(first), Ok(at("10.0.0.2:53")));
+    let second = server.bind(at("0.0.0.0:53")).unwrap();
+    let same = server.connect_datagram(second, Some(at("10.0.0.1:7000")));
+    assert_eq!(same, Err(IoError::AddressInUse(at("10.0.0.2:53"))));
+    for client in clients {
+        world.hosts[0].send_to(client, b"hello", Some(at("10.0.0.2:53"))).unwrap();
+    }
+    world.run(10 * MILLISECOND);
+    for (socket, port) in [(first, 7000), (second, 7001)] {
+        let peer = world.hosts[1].receive_with(socket, false, |message| (message.peer.port(), message.payload.len()));
+        assert_eq!(peer, Ok((port, 5)));
+        assert_eq!(world.hosts[1].recv_from(socket, &mut [0; 8]), Err(IoError::WouldBlock));
+    }
+    // The other one has the address; when it is gone, it can be taken back.
+    let server = &mut world.hosts[1];
+    server.connect_datagram(first, None).unwrap();
+    assert_eq!(server.local_addr(first), Ok(at("0.0.0.0:53")));
+    server.close(NOW, second).unwrap();
+    server.connect_datagram(first, None).unwrap();
+    let from_other = server.send_from(first, b"x", Some(at("10.0.0.1:7000")), Some([10, 0, 0, 3].into()));
+    assert_eq!(from_other, Err(IoError::NoRoute([10, 0, 0, 1].into())));
+    world.hosts[0].send_to(clients[0], b"", Some(at("10.0.0.2:53"))).unwrap();
+    world.run(10 * MILLISECOND);
+    assert_eq!(world.hosts[1].next_datagram_bytes(first), Ok(Some(0)));
+}
+
+#[test]
 fn a_neighbour_that_is_not_there_is_given_up() {
     let mut world = world();
     let client = world.hosts[0].bind("0.0.0.0:0".parse().unwrap()).unwrap();

@@ -1,6 +1,7 @@
 //! `abey bench`: every mode on this machine, as a table, a JSON file and an HTML report.
 
 mod parts;
+mod program;
 
 use std::fs;
 use std::io::IsTerminal;
@@ -12,8 +13,8 @@ use std::time::Duration;
 
 use abey_bench::reference::ReferenceTable;
 use abey_bench::{
-    BenchError, Comparison, Conditions, Document, Load, Machine, Part, Progress, Run, Setup, measure, report, stats,
-    table,
+    BenchError, Comparison, Conditions, Document, Load, Machine, Part, Progress, Run, Setup, measure, pairs, report,
+    stats, table,
 };
 use abey_delivery::{Mode, Nanos};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -25,8 +26,10 @@ use crate::output::{print_document, print_text};
 ///
 /// In the datapath world it runs the built-in `abey serve kv` on one CPU, over a shared-memory NIC and Abey's own TCP/IP,
 /// through every mode at every load from another CPU; that needs no root. In the linux world the server is memcached (or,
-/// where there is none, `abey serve kv`) behind a veth pair between two network namespaces; that needs root. Runs are in
-/// random order, and counters prove each mode active before a row counts. Nothing is left behind.
+/// where there is none, `abey serve kv`) behind a veth pair between two network namespaces; that needs root. `--world both`
+/// runs one and the same installed program over one and the same veth pair in either world, from one client, so that the
+/// worlds can be compared; that needs root. Runs are in random order, and counters prove each mode active before a row
+/// counts. Nothing is left behind.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Who owns the NIC queue: the kernel, Abey's datapath, or both one beside the other [default: datapath, and linux
@@ -34,10 +37,11 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     world: Option<WorldChoice>,
     /// The modes to measure [default: base,defer50,napibusy,fullbusy,suspend20,threaded; in the datapath world also
-    /// threaded-busy,workqueue,hold20]
+    /// threaded-busy,workqueue,hold20; with --world both base,defer20,fullbusy,suspend20]
     #[arg(long, value_name = "MODE,..", value_delimiter = ',')]
     modes: Vec<Mode>,
-    /// The loads, in requests per second, or `max` for a closed loop [default: 20k,50k; in the datapath world also max]
+    /// The loads, in requests per second, or `max` for a closed loop [default: 20k,50k; in the datapath world
+    /// also max; with --world both 1k,50k,max]
     #[arg(long, value_name = "LOAD,..", value_delimiter = ',')]
     loads: Vec<Load>,
     /// Runs of each mode at each load
@@ -52,10 +56,26 @@ pub(crate) struct Args {
     /// Connections to the server
     #[arg(long, value_name = "N", default_value_t = 20)]
     connections: usize,
-    /// The server to measure in the linux world [default: memcached if it is installed, otherwise kv]; memcached is for
-    /// that world alone
+    /// The server: memcached, redis, kv (built into abey), or any other command line, in which {address} and {port} stand
+    /// for where it is to listen [default: memcached if it is installed, otherwise kv]; over a shared-memory NIC without
+    /// root it is always kv
+    #[arg(long, value_name = "memcached|redis|kv|CMD")]
+    app: Option<String>,
+    /// The port that the CMD of --app listens on
+    #[arg(long, value_name = "N", requires = "app", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// What the CMD of --app speaks; nothing else can be measured
+    #[arg(long, value_enum, requires = "app")]
+    protocol: Option<ProtocolChoice>,
+    /// The CPU of the server; the load runs on another [default: the last one]
+    #[arg(long, value_name = "N")]
+    server_cpu: Option<u32>,
+    /// With --world both: whose sockets the load has in both worlds; a datapath client leaves the server more to do
     #[arg(long, value_enum)]
-    app: Option<AppChoice>,
+    client: Option<ClientChoice>,
+    /// With --world both: the same program over a shared-memory NIC as well, from a datapath client, as world `memory`
+    #[arg(long)]
+    with_memory: bool,
     /// The seed of the order and of the arrivals [default: drawn, and printed]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -76,14 +96,26 @@ enum WorldChoice {
     Linux,
     /// Abey, in user space
     Datapath,
-    /// Each on its own wire
+    /// Each on its own wire, with its own server
     All,
+    /// One program on one wire, in either world
+    Both,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum AppChoice {
+enum ProtocolChoice {
+    /// memcached's text protocol
     Memcached,
-    Kv,
+    /// RESP
+    Redis,
+    /// GET / over HTTP/1.1 connections that stay open
+    Http,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ClientChoice {
+    Kernel,
+    Datapath,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -98,6 +130,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let (stop, stopped_by) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     catch_signals(&stop, &stopped_by)?;
     let mut notes = Vec::new();
+    let plan_facts = plan.facts();
     let parts = plan.parts(&mut notes)?;
     let conditions = Conditions {
         repetitions: args.reps,
@@ -122,14 +155,18 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         other => other.map_err(failure)?,
     };
-    let document = document(&conditions, &parts, &runs, notes)?;
+    let document = document(&conditions, &plan_facts, &parts, &runs, notes)?;
     let comparison =
         args.compare.map(|CompareChoice::Reference| Comparison::new(&document.rows, &ReferenceTable::memcached()));
     let written = write_files(&args.out, &document, comparison.as_ref())?;
     if args.json {
         return print_document(&document);
     }
-    let mut text = table::terminal(&document.rows, &document.setup.beds);
+    let mut text = if document.setup.side_by_side {
+        table::side_by_side(&document)
+    } else {
+        table::terminal(&document.rows, &document.setup.beds)
+    };
     if let Some(comparison) = &comparison {
         text += &format!("\n{}", table::comparison(comparison));
     }
@@ -175,21 +212,33 @@ fn command_line() -> String {
     format!("abey {}", arguments.join(" "))
 }
 
-fn document(conditions: &Conditions, parts: &[Part], runs: &[Run], notes: Vec<String>) -> Result<Document, Failure> {
+fn document(
+    conditions: &Conditions,
+    facts: &parts::Facts,
+    parts: &[Part],
+    runs: &[Run],
+    notes: Vec<String>,
+) -> Result<Document, Failure> {
     let Conditions { connections, seed, repetitions, .. } = *conditions;
     let millis = |duration: Duration| duration.as_millis() as u64;
     let mut hardware_counters = false;
     for part in parts {
         hardware_counters |= part.bed().counts_cycles().map_err(failure)?;
     }
+    let rows = stats::aggregate(runs);
     Ok(Document {
-        rows: stats::aggregate(runs),
+        pairs: if facts.side_by_side { pairs::pairs(&rows) } else { Vec::new() },
+        rows,
         machine: Machine::read(hardware_counters, &date()),
         seed,
         setup: Setup {
             command: command_line(),
             beds: parts.iter().map(|part| part.bed().setup().clone()).collect(),
-            load: format!("GET, {connections} connections, Poisson arrivals in an open loop; `max` is a closed loop"),
+            side_by_side: facts.side_by_side,
+            load: format!(
+                "{}, {connections} connections, Poisson arrivals in an open loop; `max` is a closed loop",
+                facts.request
+            ),
             run_ms: millis(conditions.duration),
             warmup_ms: millis(conditions.warmup),
             repetitions,

@@ -144,17 +144,23 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends a program that lost its `abey run`: asks first, then kills what is left of it.
+/// Ends a program that lost its `abey run`: asks first, as `abey run` would have (the first processes, and then those that
+/// they leave behind), and kills what is left of it.
 fn end(asked: &[Member]) {
     let mut left: BTreeSet<Member> = asked.iter().copied().filter(|member| member.runs()).collect();
     let below: Vec<Member> = left.iter().flat_map(|member| member.below()).collect();
     left.iter().for_each(|member| member.send(Signal::SIGTERM));
     left.extend(below);
+    let mut has_asked_all = false;
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
         left.retain(|member| member.runs());
         if left.is_empty() {
             return;
+        }
+        if !has_asked_all && asked.iter().all(|member| !left.contains(member)) {
+            left.iter().for_each(|member| member.send(Signal::SIGTERM));
+            has_asked_all = true;
         }
         let below: Vec<Member> = left.iter().flat_map(|member| member.below()).collect();
         left.extend(below);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use abey_delivery::Nanos;
 use abey_load::network::Network;
 use abey_load::{
-    Arrivals, Config, Kernel, Load, LoadError, Memcached, Options, Rate, Report, RequestResponse, RunConfig, SizeDist,
-    Workload,
+    Arrivals, Config, HttpGet, Kernel, Load, LoadError, Memcached, Options, Rate, Report, RequestResponse, RunConfig,
+    SizeDist, Workload,
 };
 use clap::{Subcommand, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
@@ -35,21 +35,26 @@ enum ProtocolArgs {
     Memcached {
         #[command(flatten)]
         common: Common,
+        #[command(flatten)]
+        mix: Mix,
+    },
+    /// `GET` and `SET` over redis's protocol; the key space is stored first.
+    Redis {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        mix: Mix,
+    },
+    /// `GET` of one path over HTTP/1.1 connections that stay open; the answers need a Content-Length.
+    Http {
+        #[command(flatten)]
+        common: Common,
         /// Connections.
         #[arg(long, default_value_t = 20)]
         connections: usize,
-        /// Share of requests that are `set`.
-        #[arg(long, value_name = "RATIO", default_value_t = 0.03)]
-        sets: f64,
-        /// Number of keys.
-        #[arg(long, value_parser = parse_count, default_value = "10k")]
-        keys: usize,
-        /// Key size in bytes, or `etc` for Facebook's ETC distribution.
-        #[arg(long, value_name = "BYTES|etc", default_value = "30")]
-        key_size: SizeDist,
-        /// Value size in bytes, or `etc` for Facebook's ETC distribution.
-        #[arg(long, value_name = "BYTES|etc", default_value = "200")]
-        value_size: SizeDist,
+        /// Path and query, from the slash.
+        #[arg(long, default_value = "/")]
+        path: String,
     },
     /// Requests and responses of fixed sizes over TCP or UDP, as netperf's TCP_RR and UDP_RR.
     Rr {
@@ -61,6 +66,33 @@ enum ProtocolArgs {
         #[arg(long, default_value_t = 20)]
         flows: usize,
     },
+}
+
+/// What is stored, and how often.
+#[derive(clap::Args)]
+struct Mix {
+    /// Connections.
+    #[arg(long, default_value_t = 20)]
+    connections: usize,
+    /// Share of requests that are `set`.
+    #[arg(long, value_name = "RATIO", default_value_t = 0.03)]
+    sets: f64,
+    /// Number of keys.
+    #[arg(long, value_parser = parse_count, default_value = "10k")]
+    keys: usize,
+    /// Key size in bytes, or `etc` for Facebook's ETC distribution.
+    #[arg(long, value_name = "BYTES|etc", default_value = "30")]
+    key_size: SizeDist,
+    /// Value size in bytes, or `etc` for Facebook's ETC distribution.
+    #[arg(long, value_name = "BYTES|etc", default_value = "200")]
+    value_size: SizeDist,
+}
+
+impl From<Mix> for Memcached {
+    fn from(mix: Mix) -> Self {
+        let Mix { connections: _, sets, keys, key_size, value_size } = mix;
+        Self { set_ratio: sets, keys, key_size, value_size }
+    }
 }
 
 #[derive(clap::Args)]
@@ -167,10 +199,15 @@ fn measure<N: Network>(
 impl ProtocolArgs {
     fn split(self) -> (Common, Workload, usize) {
         match self {
-            Self::Memcached { common, connections, sets, keys, key_size, value_size } => {
-                let mix = Memcached { set_ratio: sets, keys, key_size, value_size };
-                (common, Workload::Memcached(mix), connections)
+            Self::Memcached { common, mix } => {
+                let connections = mix.connections;
+                (common, Workload::Memcached(mix.into()), connections)
             }
+            Self::Redis { common, mix } => {
+                let connections = mix.connections;
+                (common, Workload::Redis(mix.into()), connections)
+            }
+            Self::Http { common, connections, path } => (common, Workload::Http(HttpGet { path }), connections),
             Self::Rr { common, exchange, flows } => {
                 let exchange = RequestResponse::from(exchange);
                 (common, Workload::RequestResponse(exchange), flows)

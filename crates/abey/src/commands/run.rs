@@ -1,5 +1,8 @@
 //! `abey run`: an unmodified program under a delivery mode.
 
+mod broker;
+mod datapath;
+
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -59,6 +62,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     world: World,
     #[command(flatten)]
+    nic: datapath::NicChoice,
+    #[command(flatten)]
     namespace: Namespace,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
@@ -69,7 +74,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
+    if args.world.is_datapath() {
+        return datapath::run(&args);
+    }
     args.world.only_linux()?;
+    args.nic.refuse()?;
     let program = find_program(&args.command[0])?;
     let wanted = wanted(&args)?;
     check_epoll(wanted.settings.epoll)?;
@@ -145,21 +154,10 @@ impl Run<'_> {
         for device in named {
             self.apply(device)?;
         }
-        let mut command = Command::new(program);
-        command.arg0(&self.args.command[0]).args(&self.args.command[1..]);
-        // Entering a namespace needs a capability, even the one that this process is in.
-        if NetNs::current()?.inode() != self.netns.inode() {
-            command.in_netns(&self.netns);
-        }
+        let mut command = command_of(self.args, program, &self.netns)?;
         let library = library.as_ref().map(|(path, config)| (path.as_path(), config));
         library::equip(&mut command, library, std::env::var_os("LD_PRELOAD").as_deref());
-        let pipe = guard.pipe().map_err(|error| Failure::lacks(format!("cannot reach the guard process: {error}")))?;
-        command.announces_itself(pipe);
-        let started = Supervised::start(&mut command, signals, [guard.pid()]);
-        // The command holds a copy of the pipe, which would keep the guard from seeing the end.
-        drop(command);
-        let mut supervised =
-            started.map_err(|error| Failure::usage(format!("cannot start {}: {error}", program.display())))?;
+        let mut supervised = start_guarded(command, program, signals, guard)?;
         let mut search = named.is_empty().then(|| Search { since: Instant::now(), loopback_since: None });
         let mut failure = None;
         let code = supervised.wait(guard, |members| {
@@ -208,6 +206,32 @@ impl Run<'_> {
         };
         failed.map_or(Ok(()), |error| Err(explain(error)))
     }
+}
+
+/// Starts the program, which the guard ends if this process is killed.
+fn start_guarded(
+    mut command: Command,
+    program: &Path,
+    signals: Signals,
+    guard: &mut Guard,
+) -> Result<Supervised, Failure> {
+    let pipe = guard.pipe().map_err(|error| Failure::lacks(format!("cannot reach the guard process: {error}")))?;
+    command.announces_itself(pipe);
+    let started = Supervised::start(&mut command, signals, [guard.pid()]);
+    // The command holds a copy of the pipe, which would keep the guard from seeing the end.
+    drop(command);
+    started.map_err(|error| Failure::usage(format!("cannot start {}: {error}", program.display())))
+}
+
+/// The program with its arguments, in its namespace.
+fn command_of(args: &Args, program: &Path, netns: &NetNs) -> Result<Command, Failure> {
+    let mut command = Command::new(program);
+    command.arg0(&args.command[0]).args(&args.command[1..]);
+    // Entering a namespace needs a capability, even the one that this process is in.
+    if NetNs::current()?.inode() != netns.inode() {
+        command.in_netns(netns);
+    }
+    Ok(command)
 }
 
 /// What is not as it was before, because it is no longer what this run made it.

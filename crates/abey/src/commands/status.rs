@@ -3,6 +3,7 @@
 mod datapath;
 mod json;
 mod tables;
+mod watch;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use self::datapath::{Sampled, Sampling};
 use crate::datapath_world::{Datapaths, is_nic};
 use crate::failure::Failure;
 use crate::linux_world::Namespace;
+use crate::output::print_text;
 
 /// Show devices, queues, NAPI instances and who polls them, and running datapaths; with --pid, whether a mode is active for
 /// that process, or what its datapath does
@@ -35,6 +37,10 @@ pub(crate) struct Args {
     /// How long to count polls (up to 1 minute)
     #[arg(long, value_name = "TIME", default_value = "500ms")]
     interval: Nanos,
+    /// Show it again every so many seconds (from 0.1 to 60, 1 if not said), each time counted over them: on a terminal in
+    /// place, until q or Ctrl-C; elsewhere one after the other
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", conflicts_with_all = ["json", "interval"])]
+    watch: Option<f64>,
     /// One JSON document on standard output
     #[arg(long)]
     json: bool,
@@ -65,9 +71,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
             args.interval
         )));
     }
-    if let Some(datapaths) = asked_for(&args)? {
-        datapath::show(datapaths, args.interval.into(), args.json)?;
-        return Ok(ExitCode::SUCCESS);
+    if let Some(seconds) = args.watch {
+        return watch::run(seconds, &|pause| look(&args, pause).map(|(text, _)| text));
+    }
+    let interval = Duration::from(args.interval);
+    let (text, code) = look(&args, &mut || std::thread::sleep(interval))?;
+    print_text(&text)?;
+    Ok(code)
+}
+
+/// One look at what was asked for, for as long as `pause` takes: what is to be printed, and the exit status.
+fn look(args: &Args, pause: &mut dyn FnMut()) -> Result<(String, ExitCode), Failure> {
+    if let Some(datapaths) = asked_for(args)? {
+        return Ok((datapath::show(datapaths, pause, args.json)?, ExitCode::SUCCESS));
     }
     // A datapath is in no namespace, and no answer to a question about a device or a process.
     let lists_all = args.device.is_none() && args.pid.is_none() && !args.namespace.is_given();
@@ -81,8 +97,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         // The kernels that have nothing to show are those that datapaths are for.
         Err(error) if !datapaths.reached.is_empty() => {
             eprintln!("abey: the kernel's devices are not shown: {error}");
-            datapath::show(datapaths, args.interval.into(), args.json)?;
-            return Ok(ExitCode::SUCCESS);
+            return Ok((datapath::show(datapaths, pause, args.json)?, ExitCode::SUCCESS));
         }
         other => other?,
     };
@@ -103,7 +118,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 
     let watch = Watch::start(&listed, target.map(|one| one.device.name.as_str()).zip(processes.as_deref()));
     let sampling = Sampling::start(datapaths);
-    std::thread::sleep(Duration::from(args.interval));
+    pause();
     let (datapaths, notes) = sampling.finish();
     // The processes are looked at once more while counting goes on: sockets that came meanwhile are in.
     let processes = args.pid.map(inspect_tree).transpose().map_err(failure)?;
@@ -113,12 +128,15 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Judged { processes, verdict }
     });
     let status = Status { overview: &overview, listed, watched, judged, datapaths, notes };
-    if args.json {
-        json::print(&status)?
-    } else {
-        tables::print(&status)?
-    };
-    exit(&status)
+    let text = if args.json { json::text(&status)? } else { tables::text(&status) };
+    match exit(&status) {
+        Ok(code) => Ok((text, code)),
+        Err(failure) => {
+            // What was seen is shown all the same.
+            print_text(&text)?;
+            Err(failure)
+        }
+    }
 }
 
 /// The datapaths that are meant, if it is they: by the name of a NIC, or by a process that has some.

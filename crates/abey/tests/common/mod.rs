@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use abey_delivery::{Mode, NapiSettings};
 use abey_linux::device::{Device, device_named};
+use abey_linux::features::set_features;
 use abey_linux::library::{FILE_NAME, find_library};
 use abey_linux::napi::napis;
 use abey_linux::netlink::Netlink;
@@ -36,6 +37,8 @@ pub(crate) struct Bed {
     pub(crate) client: NetNs,
     /// The server's device; its name is unique on the machine, as counting polls needs.
     pub(crate) device: Device,
+    /// What the client's device is called.
+    far: String,
     pub(crate) able: NapiCapabilities,
     journals: tempfile::TempDir,
 }
@@ -120,7 +123,37 @@ impl Bed {
         set_up(&mut netlink, "lo").expect("loopback");
         let device = device_named(&mut netlink, &near, "the test network").expect("the device just made");
         let able = napi_capabilities(&mut netlink).expect("probe");
-        Self { server, client, device, able, journals: tempfile::tempdir().expect("directory") }
+        Self { server, client, device, far, able, journals: tempfile::tempdir().expect("directory") }
+    }
+
+    /// The client's device computes the checksums of what it sends, as one on a real wire would.
+    pub(crate) fn with_checksums(self) -> Self {
+        let mut netlink = Netlink::open(&self.client).expect("netlink");
+        set_features(&mut netlink, &self.far, &[("tx-checksum-ip-generic", false)]).expect("checksums");
+        self
+    }
+
+    /// The device, as what the datapath is run over.
+    pub(crate) fn nic(&self) -> String {
+        format!("af_xdp:{}", self.device.name)
+    }
+
+    /// What `abey status` knows of the datapaths on the device.
+    pub(crate) fn datapaths(&self) -> Vec<serde_json::Value> {
+        let mut command = self.command(ABEY);
+        command.args(["status", "--json", "--interval", "10ms", &self.nic()]);
+        let document: Option<serde_json::Value> = serde_json::from_str(&finish(command).out).ok();
+        document.and_then(|document| document["datapaths"].as_array().cloned()).unwrap_or_default()
+    }
+
+    /// One of the TCP counters (`/proc/net/snmp`) of the server's kernel.
+    pub(crate) fn kernel_tcp(&self, counter: &str) -> u64 {
+        let read = || fs::read_to_string("/proc/thread-self/net/snmp").expect("the kernel's counters");
+        let text = self.server.run(read).expect("namespace");
+        let mut lines = text.lines().filter(|line| line.starts_with("Tcp:")).map(str::split_whitespace);
+        let (mut names, mut values) = (lines.next().expect("names"), lines.next().expect("values"));
+        let at = names.position(|name| name == counter).expect("a counter of this name");
+        values.nth(at).expect("its value").parse().expect("a number")
     }
 
     /// A second pair between the same namespaces; returns the name of the server's device.
@@ -293,6 +326,11 @@ impl Running {
         Finished { status, out: text(&self.out), errors: self.errors_so_far() }
     }
 
+    /// What it has printed on standard output up to now.
+    pub(crate) fn out_so_far(&self) -> String {
+        text(&self.out)
+    }
+
     /// What it has printed on standard error up to now.
     pub(crate) fn errors_so_far(&self) -> String {
         text(&self.errors)
@@ -338,6 +376,9 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("what the command said: {}", self.errors_so_far());
+        }
         if self.child.try_wait().is_ok_and(|status| status.is_some()) {
             return;
         }

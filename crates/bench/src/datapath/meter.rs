@@ -1,17 +1,14 @@
 //! What a datapath's server used while it was measured: its own counters, its threads' switches and CPU time.
 
-use std::time::{Duration, Instant};
-
 use abey_datapath::Counters;
 use abey_datapath::control::Client;
 use abey_linux::counters::{Count, Work, WorkCounter};
-use abey_linux::cpu::{CpuList, Usage};
+use abey_linux::cpu::{CpuList, Usage, thread_affinity};
 use abey_load::Phase;
-use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
-use nix::unistd::Pid;
 use procfs::process::Process;
 
 use crate::BenchError;
+use crate::cpu_time::{CpuTime, Spent, Watch};
 
 /// What was counted.
 #[derive(Clone, Debug)]
@@ -24,17 +21,17 @@ pub(super) struct Counts {
     pub(super) switches: u64,
     /// Those of them in which it went to sleep, to be woken later: by an interrupt, a timer or another thread.
     pub(super) sleeps: u64,
-    /// CPU time of the server's process, in which everything runs that delivers packets. Not its CPU's idle time: the
-    /// kernel samples that by the tick where sleeps are shorter than one, and was seen to call a CPU 88 % busy on which
-    /// threads ran for 55 % of the time.
+    /// CPU time of the server.
     pub(super) usage: Usage,
+    /// What is to be said about that.
+    pub(super) note: Option<String>,
 }
 
 /// Counts exactly while the load is measured. None of it costs the server anything but the two answers at its control
 /// socket, which lie outside of the time that is billed to it.
 pub(super) struct Meter<'a> {
     server: Process,
-    clock: ClockId,
+    cpu: Watch<'a>,
     control: &'a Client,
     work: WorkCounter,
     start: Option<Reading>,
@@ -46,18 +43,16 @@ struct Reading {
     datapath: Counters,
     work: Work,
     switches: Switches,
-    cpu: Duration,
-    at: Instant,
+    cpu: Spent,
 }
 
 impl<'a> Meter<'a> {
-    pub(super) fn new(pid: u32, control: &'a Client, cpu: u32) -> Result<Self, BenchError> {
-        let pid = pid.cast_signed();
-        let server = Process::new(pid).map_err(unreadable)?;
-        let clock = clock_getcpuclockid(Pid::from_raw(pid)).map_err(no_clock)?;
-        let cpus: CpuList = std::iter::once(cpu).collect();
+    pub(super) fn new(pid: u32, control: &'a Client, cpu_time: &'a CpuTime) -> Result<Self, BenchError> {
+        let server = Process::new(pid.cast_signed()).map_err(unreadable)?;
+        let cpu = cpu_time.watch(pid, &[])?;
+        let cpus: CpuList = thread_affinity(pid)?;
         let work = WorkCounter::on_cpus(&cpus, &[Count::Cycles, Count::Instructions])?;
-        Ok(Self { server, clock, control, work, start: None, end: None, failed: None })
+        Ok(Self { server, cpu, control, work, start: None, end: None, failed: None })
     }
 
     pub(super) fn at(&mut self, phase: Phase) {
@@ -74,21 +69,16 @@ impl<'a> Meter<'a> {
         let datapath = self.datapath()?;
         let switches = Switches::of(&self.server)?;
         let work = self.work.read()?;
-        self.start = Some(Reading { datapath, work, switches, cpu: self.cpu()?, at: Instant::now() });
+        self.start = Some(Reading { datapath, work, switches, cpu: self.cpu.read()? });
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), BenchError> {
-        let (cpu, at) = (self.cpu()?, Instant::now());
+        let cpu = self.cpu.read()?;
         let work = self.work.read()?;
         let switches = Switches::of(&self.server)?;
-        self.end = Some(Reading { datapath: self.datapath()?, work, switches, cpu, at });
+        self.end = Some(Reading { datapath: self.datapath()?, work, switches, cpu });
         Ok(())
-    }
-
-    /// CPU time of the server's threads so far.
-    fn cpu(&self) -> Result<Duration, BenchError> {
-        Ok(clock_gettime(self.clock).map_err(no_clock)?.into())
     }
 
     fn datapath(&self) -> Result<Counters, BenchError> {
@@ -104,14 +94,14 @@ impl<'a> Meter<'a> {
             return Err(error);
         }
         let (start, end) = self.start.zip(self.end).expect("a run that ended well has both phases");
-        let (busy_time, interval) = (end.cpu.saturating_sub(start.cpu), end.at - start.at);
-        let busy = busy_time.as_secs_f64() / interval.as_secs_f64();
+        let (usage, note) = end.cpu.since(&start.cpu);
         Ok(Counts {
             datapath: end.datapath.since(&start.datapath),
             work: end.work.since(&start.work),
             switches: end.switches.all.saturating_sub(start.switches.all),
             sleeps: end.switches.willing.saturating_sub(start.switches.willing),
-            usage: Usage { busy, busy_time, interval, resolution: 0.0 },
+            usage,
+            note,
         })
     }
 }
@@ -135,10 +125,6 @@ impl Switches {
         }
         Ok(sum)
     }
-}
-
-fn no_clock(errno: nix::errno::Errno) -> BenchError {
-    BenchError::Io { action: "read the CPU time of the server", source: errno.into() }
 }
 
 fn unreadable(error: procfs::ProcError) -> BenchError {

@@ -1,13 +1,14 @@
 //! One server under one mode, measured at each load.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use abey_delivery::Mode;
 use abey_linux::apply::{Place, Plan, Target};
 use abey_linux::counters::{Count, CountError, Work, WorkCounter};
-use abey_linux::cpu::{CpuList, CpuTimes, Usage, set_thread_affinity};
+use abey_linux::cpu::{CpuList, Usage, set_thread_affinity};
 use abey_linux::epoll;
 use abey_linux::library::{self, LibraryConfig};
 use abey_linux::napi::NapiChange;
@@ -15,42 +16,45 @@ use abey_linux::netlink::Netlink;
 use abey_linux::polls::TimerCounter;
 use abey_linux::probe::{NapiCapabilities, napi_capabilities};
 use abey_linux::spawn::CommandPlace;
+use abey_load::network::Network;
 use abey_load::{Kernel, Phase, Report};
 
-use super::app::App;
-use super::network::TestBed;
 use super::proof::{Testimony, Witness};
+use crate::client::over_af_xdp;
+use crate::cpu_time::{CpuTime, Spent, Watch};
+use crate::datapath::shown;
 use crate::load_run::{Driver, can_count, figures, per_query, pin_client};
 use crate::matrix::{Bed, Conditions};
 use crate::server::Server;
-use crate::{BedSetup, BenchError, Figure, Figures, Load, Run, World};
+use crate::{App, BedSetup, BenchError, ClientKind, Figure, Figures, Load, Run, TestBed, World};
 
 /// The kernel's modes: an unmodified server behind a veth pair.
 pub struct Linux {
-    bed: TestBed,
+    bed: Arc<TestBed>,
     app: App,
     library: PathBuf,
+    client: ClientKind,
+    cpu_time: CpuTime,
     able: NapiCapabilities,
     setup: BedSetup,
 }
 
 impl Linux {
-    /// Makes the test network; `library` is `libabey.so`.
+    /// `library` is `libabey.so`.
     ///
     /// # Errors
-    /// This user may not make network namespaces, or the kernel or the machine lacks what is needed.
-    pub fn new(app: App, library: PathBuf) -> Result<Self, BenchError> {
-        let bed = TestBed::new()?;
+    /// The kernel or the machine lacks what is needed.
+    pub fn new(bed: Arc<TestBed>, app: App, library: PathBuf, client: ClientKind) -> Result<Self, BenchError> {
         // What proves a mode active must be there: to find that out later would cost what was measured until then.
         drop(TimerCounter::open()?);
         let able = napi_capabilities(&mut Netlink::open(&bed.server)?)?;
         let setup = BedSetup {
             world: World::Linux,
-            server: format!("{}, 1 worker thread, on CPU {}", app.description(), bed.server_cpu),
-            client: format!("over the kernel's sockets, from CPU {}", bed.client_cpu),
-            wire: TestBed::description().to_owned(),
+            server: format!("{}, on CPU {}", app.description(), bed.cpus.server),
+            client: client.description(bed.cpus),
+            wire: bed.description().to_owned(),
         };
-        Ok(Self { bed, app, library, able, setup })
+        Ok(Self { cpu_time: CpuTime::of_cpu(bed.cpus.server)?, bed, app, library, client, able, setup })
     }
 }
 
@@ -79,6 +83,7 @@ impl Bed for Linux {
     /// Under the mode's settings, which are put back.
     fn measure(&self, mode: Mode, loads: &[Load], seed: u64, conditions: &Conditions) -> Result<Vec<Run>, BenchError> {
         let refused = |source| BenchError::Apply { mode, source };
+        self.bed.check_is_the_kernels()?;
         let mut place = Place::open(&self.bed.server)?;
         let wanted = NapiChange::to(&mode.settings().napi);
         let plan = Plan::new(&mut place, &self.bed.device, &Target::Device, &wanted, self.able).map_err(refused)?;
@@ -87,15 +92,23 @@ impl Bed for Linux {
         let kthreads = self.pin_napi_threads()?;
         let mut server = self.start(mode, conditions)?;
         // The load's sockets and threads inherit namespace and CPU of the thread that makes them.
-        let at_each_load = || self.at_each_load(mode, loads, seed, &mut server, &kthreads, conditions);
-        let runs = self.bed.client.run(at_each_load)?;
+        let served = (&mut server, &kthreads[..]);
+        let loads = (loads, seed);
+        let runs = match self.client {
+            ClientKind::Kernel => {
+                self.bed.client.run(|| self.at_each_load(|| Ok(Kernel), mode, loads, served, conditions))?
+            }
+            ClientKind::Datapath => {
+                self.bed.client.run(|| self.at_each_load(|| over_af_xdp(&self.bed), mode, loads, served, conditions))?
+            }
+        };
         drop(server);
         applied.restore()?;
         runs
     }
 
     fn counts_cycles(&self) -> Result<bool, BenchError> {
-        can_count(self.bed.server_cpu, Count::Cycles)
+        can_count(self.bed.cpus.server, Count::Cycles)
     }
 }
 
@@ -104,50 +117,50 @@ impl Linux {
     fn pin_napi_threads(&self) -> Result<Vec<u32>, BenchError> {
         let threads: Vec<u32> = self.bed.napis()?.iter().filter_map(|napi| napi.thread).collect();
         for thread in &threads {
-            set_thread_affinity(*thread, &self.server_cpus())?;
+            set_thread_affinity(*thread, &self.bed.cpus.of_server())?;
         }
         Ok(threads)
     }
 
-    fn server_cpus(&self) -> CpuList {
-        std::iter::once(self.bed.server_cpu).collect()
-    }
-
     /// Starts the server on its CPU, in its namespace, with the library where the mode needs it.
     fn start(&self, mode: Mode, conditions: &Conditions) -> Result<Server, BenchError> {
-        let mut command = self.app.command(TestBed::address());
-        let shown = format!("{command:?}").replace('"', "");
-        command.in_netns(&self.bed.server).on_cpus(&[self.bed.server_cpu as usize]);
+        let mut command = self.app.command(self.target());
+        let shown = shown(&command);
+        command.in_netns(&self.bed.server).on_cpus(&[self.bed.cpus.server as usize]);
         let config = LibraryConfig { strict: true, ..LibraryConfig::new(Some(mode), &mode.settings()) };
         library::equip(&mut command, (!config.is_passive()).then_some((&*self.library, &config)), None);
-        let connects = || TcpStream::connect_timeout(&TestBed::address(), Duration::from_millis(200)).is_ok();
+        let connects = || TcpStream::connect_timeout(&self.target(), Duration::from_millis(200)).is_ok();
         Server::start(command, shown, &conditions.stop, |_| Ok(self.bed.server.run(connects)?))
     }
 
-    fn at_each_load(
+    fn target(&self) -> SocketAddr {
+        TestBed::address(self.app.port())
+    }
+
+    fn at_each_load<N: Network>(
         &self,
+        network: impl FnOnce() -> Result<N, BenchError>,
         mode: Mode,
-        loads: &[Load],
-        seed: u64,
-        server: &mut Server,
-        kthreads: &[u32],
+        (loads, seed): (&[Load], u64),
+        (server, kthreads): (&mut Server, &[u32]),
         conditions: &Conditions,
     ) -> Result<Vec<Run>, BenchError> {
         let pid = server.pid();
-        pin_client(self.bed.client_cpu)?;
-        let of = (World::Linux, mode);
-        let mut driver = Driver::connect(Kernel, TestBed::address(), server, of, conditions)?;
+        pin_client(self.bed.cpus.client)?;
+        let to = (self.target(), self.app.protocol().workload());
+        let mut driver = Driver::connect(network()?, to, server, (World::Linux, mode), conditions)?;
         let mut runs = Vec::new();
         for &load in loads {
             let witness = Witness::open(&self.bed.device.name, kthreads, pid)?;
             let before = driver.run(load, conditions.warmup, Duration::ZERO, seed, &mut |_| {})?;
             let testimony = witness.close()?;
             let proof = driver.proved(load, testimony.judge(mode))?;
-            let mut meter = Meter::new(&self.server_cpus())?;
+            let mut meter = Meter::new(&self.bed.cpus.of_server(), self.cpu_time.watch(pid, kthreads)?)?;
             let report =
                 driver.run(load, conditions.duration, SETTLE, seed.wrapping_add(1), &mut |phase| meter.at(phase))?;
-            let (work, usage) = meter.finish()?;
-            runs.push(driver.measured(load, &report, all_figures(&report, &work, usage, &testimony, &before), proof));
+            let (work, usage, note) = meter.finish()?;
+            let figures = all_figures(&report, &work, usage, &testimony, &before);
+            runs.push(driver.measured(load, &report, figures, (proof, note)));
         }
         Ok(runs)
     }
@@ -158,20 +171,20 @@ impl Linux {
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Counts on the server's CPU exactly while the load is measured.
-struct Meter {
+struct Meter<'a> {
     counter: WorkCounter,
-    cpus: CpuList,
+    cpu: Watch<'a>,
     start: Option<Reading>,
     end: Option<Reading>,
     failed: Option<BenchError>,
 }
 
-type Reading = (Work, CpuTimes);
+type Reading = (Work, Spent);
 
-impl Meter {
-    fn new(cpus: &CpuList) -> Result<Self, CountError> {
+impl<'a> Meter<'a> {
+    fn new(cpus: &CpuList, cpu: Watch<'a>) -> Result<Self, CountError> {
         let counter = WorkCounter::on_cpus(cpus, &Count::CHEAP)?;
-        Ok(Self { counter, cpus: cpus.clone(), start: None, end: None, failed: None })
+        Ok(Self { counter, cpu, start: None, end: None, failed: None })
     }
 
     fn at(&mut self, phase: Phase) {
@@ -183,15 +196,16 @@ impl Meter {
     }
 
     fn read(&mut self) -> Result<Reading, BenchError> {
-        Ok((self.counter.read()?, CpuTimes::read()?))
+        Ok((self.counter.read()?, self.cpu.read()?))
     }
 
-    fn finish(self) -> Result<(Work, Usage), BenchError> {
+    fn finish(self) -> Result<(Work, Usage, Option<String>), BenchError> {
         if let Some(error) = self.failed {
             return Err(error);
         }
         let (start, end) = self.start.zip(self.end).expect("a run that ended well has both phases");
-        Ok((end.0.since(&start.0), end.1.since(&start.1, &self.cpus)?))
+        let (usage, note) = end.1.since(&start.1);
+        Ok((end.0.since(&start.0), usage, note))
     }
 }
 

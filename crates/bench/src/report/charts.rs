@@ -8,31 +8,58 @@ use crate::row::mode_order;
 use crate::table::{marks, ratio_text};
 use crate::{Figure, Load, Row, World};
 
+/// Rows that are drawn into the same charts.
+struct Drawn<'a> {
+    /// By line, then by load.
+    rows: Vec<&'a Row>,
+    /// What their charts' identifiers begin with.
+    id: String,
+    style: fn(&Row) -> ModeStyle,
+    /// The axis of rates: worlds may differ by a factor.
+    rates: fn(&str, &[f64]) -> Axis,
+}
+
 /// One world's charts: latency by percentile for each load, then latency and CPU against load.
 pub(crate) fn charts(rows: &[Row], world: World) -> Vec<Chart> {
     let mut rows: Vec<&Row> = rows.iter().filter(|row| row.world == world).collect();
     rows.sort_by_key(|row| (mode_order(row.mode), row.load));
-    let mut loads: Vec<Load> = rows.iter().map(|row| row.load).collect();
-    loads.sort_unstable();
-    loads.dedup();
-    let mut charts: Vec<Chart> = loads.into_iter().map(|load| by_percentile(&rows, world, load)).collect();
-    charts.push(against_load(&rows, world, Figure::Avg, "Average latency against load"));
-    charts.push(against_load(&rows, world, Figure::P99, "99th percentile of latency against load"));
-    charts.push(against_load(&rows, world, Figure::CpuPercent, "CPU against load"));
-    charts
+    Drawn { rows, id: world.to_string(), style: |row| ModeStyle::of(row.mode), rates: Axis::linear_tight }.charts()
 }
 
-fn by_percentile(rows: &[&Row], world: World, load: Load) -> Chart {
-    let series: Vec<Series> = rows
-        .iter()
-        .filter(|row| row.load == load)
-        .map(|row| Series { style: ModeStyle::of(row.mode), points: curve(row) })
+/// The same with every world in each chart.
+pub(crate) fn overlaid(rows: &[Row]) -> Vec<Chart> {
+    let mut rows: Vec<&Row> = rows.iter().collect();
+    rows.sort_by_key(|row| (mode_order(row.mode), row.world, row.load));
+    Drawn { rows, id: "worlds".to_owned(), style: |row| ModeStyle::in_world(row.mode, row.world), rates: Axis::log }
+        .charts()
+}
+
+impl Drawn<'_> {
+    fn charts(&self) -> Vec<Chart> {
+        let mut loads: Vec<Load> = self.rows.iter().map(|row| row.load).collect();
+        loads.sort_unstable();
+        loads.dedup();
+        let mut charts: Vec<Chart> = loads.into_iter().map(|load| by_percentile(self, load)).collect();
+        charts.push(against_load(self, Figure::Avg, "Average latency against load"));
+        charts.push(against_load(self, Figure::P99, "99th percentile of latency against load"));
+        charts.push(against_load(self, Figure::CpuPercent, "CPU against load"));
+        charts
+    }
+}
+
+fn by_percentile(drawn: &Drawn<'_>, load: Load) -> Chart {
+    let at_load = drawn.rows.iter().filter(|row| row.load == load);
+    let series: Vec<Series> = at_load
+        .map(|row| {
+            let style = (drawn.style)(row);
+            Series { points: curve(row, &style.name), style }
+        })
         .collect();
     let points = || series.iter().flat_map(|series| &series.points);
     let largest = points().map(|point| point.x).fold(0.0, f64::max);
     let values: Vec<f64> = points().map(|point| point.y).collect();
     Chart {
-        id: format!("{world}-percentiles-{load}"),
+        id: format!("{}-percentiles-{load}", drawn.id),
         title: format!("Latency by percentile at {load}"),
         caption: "Each nine to the right is ten times rarer. Logarithmic; lower is better.".to_owned(),
         x: Axis::nines("percentile of requests", largest),
@@ -46,8 +73,8 @@ fn by_percentile(rows: &[&Row], world: World, load: Load) -> Chart {
 const MARKED: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
 
 /// The latency curve without its end: 100 % has no place on a scale of nines.
-fn curve(row: &Row) -> Vec<Point> {
-    let hover = |at: f64, us: f64| format!("{}: {at} % within {} us", row.mode, crate::figure::short(us));
+fn curve(row: &Row, name: &str) -> Vec<Point> {
+    let hover = |at: f64, us: f64| format!("{name}: {at} % within {} us", crate::figure::short(us));
     row.latency_curve
         .iter()
         .filter(|point| point.percentile < 100.0 && point.us > 0.0)
@@ -60,15 +87,15 @@ fn curve(row: &Row) -> Vec<Point> {
         .collect()
 }
 
-fn against_load(rows: &[&Row], world: World, figure: Figure, title: &str) -> Chart {
+fn against_load(drawn: &Drawn<'_>, figure: Figure, title: &str) -> Chart {
     let mut series: Vec<Series> = Vec::new();
-    for row in rows {
-        let style = ModeStyle::of(row.mode);
+    for row in &drawn.rows {
+        let style = (drawn.style)(row);
         let (Some(qps), Some(value)) = (row.figures.qps, row.figures.get(figure)) else { continue };
         let mark = marks(row);
         let hover = format!(
             "{}{mark} at {}: {} {}, {} requests/s",
-            row.mode,
+            style.name,
             row.load,
             figure.title(),
             figure.text(value),
@@ -89,14 +116,14 @@ fn against_load(rows: &[&Row], world: World, figure: Figure, title: &str) -> Cha
         _ => Axis::log("average latency, us", &values),
     };
     Chart {
-        id: format!("{world}-{}", figure.key().replace('_', "-")),
+        id: format!("{}-{}", drawn.id, figure.key().replace('_', "-")),
         title: title.to_owned(),
         caption: match figure {
             Figure::CpuPercent => "Busy share of the server's CPUs, at the rate that was answered.",
             _ => "At the rate that was answered. Logarithmic; lower is better.",
         }
         .to_owned(),
-        x: Axis::linear_tight("requests answered per second", &loads),
+        x: (drawn.rates)("requests answered per second", &loads),
         y,
         series,
         kind: Kind::Lines,

@@ -87,10 +87,16 @@ fn chart_section(document: &Document, styles: &[ModeStyle]) -> Markup {
                     li class=(style.class) { (swatch(style)) (style.name) }
                 }
             }
-            @for world in &worlds {
+            @if document.setup.side_by_side {
+                ul.legend.worlds aria-label="Worlds" {
+                    @for world in &worlds { li { (world_swatch(*world)) (world) } }
+                }
+                @for world in &worlds { (sections::world_heading(document, *world)) }
+                div.panels { @for chart in charts::overlaid(&document.rows) { (chart.render()) } }
+            } @else { @for world in &worlds {
                 @if worlds.len() > 1 { (sections::world_heading(document, *world)) }
                 div.panels { @for chart in charts::charts(&document.rows, *world) { (chart.render()) } }
-            }
+            } }
         }
     }
 }
@@ -101,6 +107,18 @@ fn worlds(rows: &[Row]) -> Vec<World> {
     worlds.sort_unstable();
     worlds.dedup();
     worlds
+}
+
+/// A short piece of a world's line, without the colour of a mode.
+fn world_swatch(world: World) -> Markup {
+    html! {
+        svg.swatch viewBox="0 0 64 28" aria-hidden="true" {
+            g class={ "plain w-" (world) } {
+                path.line d="M2 14H62" {}
+                path.mark d=(palette::Marker::Circle.path((32.0, 14.0), 9.0)) {}
+            }
+        }
+    }
 }
 
 /// A short piece of a mode's line with its marker.

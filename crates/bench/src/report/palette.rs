@@ -6,6 +6,8 @@
 
 use abey_delivery::{Hold, Mode, Nanos};
 
+use crate::World;
+
 /// A colour as red, green and blue.
 type Rgb = [u8; 3];
 
@@ -63,6 +65,12 @@ impl ModeStyle {
         let name = mode.to_string();
         let class = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect::<String>();
         Self { class: format!("m-{class}"), name, light: shade(light, step), dark: shade(dark, step), dash, marker }
+    }
+
+    /// The style of a mode where worlds are overlaid: its colour, and the world's dashes and filling.
+    pub(crate) fn in_world(mode: Mode, world: World) -> Self {
+        let style = Self::of(mode);
+        Self { class: format!("{} w-{world}", style.class), name: format!("{mode} {world}"), ..style }
     }
 
     /// Custom properties of this mode's class on a light surface.

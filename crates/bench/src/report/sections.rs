@@ -5,10 +5,12 @@ use maud::{Markup, html};
 use super::palette::ModeStyle;
 use super::{charts, swatch};
 use crate::compare::{Agreement, Comparison, LoadPair, ModeRows};
+use crate::pairs::COMPARED;
 use crate::table::{
-    LISTED, by_world, listed, marks, notes, ordered, pair_title, ratio_text, several_worlds, spread_text, value_text,
+    LISTED, beside, by_world, listed, marks, notes, ordered, pair_title, ratio_text, several_worlds, spread_text,
+    value_text,
 };
-use crate::{Document, Figure, Load, Row, World, stats};
+use crate::{Document, Figure, Load, Pair, Row, World, stats};
 use abey_delivery::Mode;
 
 /// Title, machine in one line.
@@ -89,15 +91,25 @@ fn best(rows: &[Row], world: World, load: Load, goal: Figure) -> Markup {
     }
 }
 
-/// A table for each world.
+/// A table for each world, or one for all where they can be compared.
 pub(super) fn table(document: &Document) -> Markup {
+    if document.setup.side_by_side {
+        return html! {
+            section {
+                h2 { "Results" }
+                div.scroll { (results(&beside(&document.rows), true)) }
+                (ratios(&document.pairs))
+                ul.notes { @for note in notes(&document.rows) { li { (note) } } }
+            }
+        };
+    }
     let worlds = by_world(&document.rows);
     html! {
         section {
             h2 { "Results" }
             @for (world, rows) in &worlds {
                 @if worlds.len() > 1 { (world_heading(document, *world)) }
-                div.scroll { (world_table(rows)) }
+                div.scroll { (results(rows, false)) }
             }
             ul.notes { @for note in notes(&document.rows) { li { (note) } } }
         }
@@ -112,7 +124,8 @@ pub(super) fn world_heading(document: &Document, world: World) -> Markup {
     }
 }
 
-fn world_table(rows: &[&Row]) -> Markup {
+/// With `worlds`, the rows name theirs.
+fn results(rows: &[&Row], worlds: bool) -> Markup {
     html! {
         table.sortable {
             caption { "Latency counts from the intended send time. " }
@@ -120,6 +133,7 @@ fn world_table(rows: &[&Row]) -> Markup {
                 tr {
                     th scope="col" { "load" }
                     th scope="col" { "mode" }
+                    @if worlds { th scope="col" { "world" } }
                     @for figure in Figure::ALL {
                         th.number scope="col" title=(figure.describe()) {
                             (figure.heading().0) br; small { (figure.heading().1) }
@@ -129,20 +143,21 @@ fn world_table(rows: &[&Row]) -> Markup {
                 }
             }
             tbody {
-                @for (at, row) in rows.iter().enumerate() { (table_row(row, at > 0 && rows[at - 1].load != row.load)) }
+                @for (at, row) in rows.iter().enumerate() { (table_row(row, at > 0 && rows[at - 1].load != row.load, worlds)) }
             }
         }
     }
 }
 
 /// One row; the first of a load is set off from the load before.
-fn table_row(row: &Row, new_load: bool) -> Markup {
+fn table_row(row: &Row, new_load: bool, world: bool) -> Markup {
     let style = ModeStyle::of(row.mode);
     let load = row.load.rate().unwrap_or(u64::MAX);
     html! {
         tr class=[new_load.then_some("new")] {
             td data-value=(load) { (row.load) }
             th scope="row" class=(style.class) { (swatch(&style)) (row.mode) @if !marks(row).is_empty() { " " span.marks { (marks(row)) } } }
+            @if world { td { (row.world) } }
             @for figure in Figure::ALL {
                 td.number data-value=[row.figures.get(figure)] {
                     (value_text(Some(&row.figures), figure))
@@ -150,6 +165,40 @@ fn table_row(row: &Row, new_load: bool) -> Markup {
                 }
             }
             td.number data-value=(row.runs) { (row.runs) }
+        }
+    }
+}
+
+/// What other worlds' figures are to the kernel's.
+fn ratios(pairs: &[Pair]) -> Markup {
+    html! {
+        h3 { "Times the linux world's figure" }
+        div.scroll {
+            table {
+                thead {
+                    tr {
+                        @for name in ["load", "mode", "world"] { th scope="col" rowspan="2" { (name) } }
+                        th.group scope="colgroup" colspan="4" { "in the same mode" }
+                        th.group scope="colgroup" colspan="4" { "in its best mode" }
+                    }
+                    tr {
+                        @for _ in 0..2 { @for figure in COMPARED { th.number scope="col" { (figure.title()) } } }
+                    }
+                }
+                tbody {
+                    @for (at, pair) in pairs.iter().enumerate() {
+                        tr class=[(at > 0 && pairs[at - 1].load != pair.load).then_some("new")] {
+                            td { (pair.load) }
+                            th scope="row" class=(ModeStyle::of(pair.mode).class) { (swatch(&ModeStyle::of(pair.mode))) (pair.mode) }
+                            td { (pair.world) }
+                            @for ratio in pair.to_same_mode.all() { td.number { (ratio_text(ratio)) } }
+                            @for (ratio, mode) in pair.to_best_mode.all().into_iter().zip(pair.best_mode.all()) {
+                                td.number { (ratio_text(ratio)) " " small { (mode.unwrap_or_default()) } }
+                            }
+                        }
+                    }
+                }
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use abey_bench::row::CURVE_PERCENTILES;
-use abey_bench::{BedSetup, CurvePoint, Document, Figures, Load, Machine, Run, Setup, World, stats};
+use abey_bench::{BedSetup, CurvePoint, Document, Figures, Load, Machine, Run, Setup, World, pairs, stats};
 
 /// Mode, average, p99 and CPU at the low load, and the same at the high one.
 const MODES: [(&str, [f64; 3], [f64; 3]); 6] = [
@@ -90,7 +90,9 @@ pub(crate) fn document(loads: &[&str]) -> Document {
             date: "2026-01-01 12:00 UTC".to_owned(),
         },
         seed: 0xABE1,
+        pairs: Vec::new(),
         setup: Setup {
+            side_by_side: false,
             command: "abey bench --loads 20k,50k --compare reference".to_owned(),
             beds: vec![bed(World::Linux)],
             load: "GET, 20 connections, Poisson arrivals".to_owned(),
@@ -124,5 +126,13 @@ pub(crate) fn two_worlds(loads: &[&str]) -> Document {
     }
     document.rows.extend(stats::aggregate(&other));
     document.setup.beds.push(bed(World::Datapath));
+    document
+}
+
+/// The same as one server on one wire.
+pub(crate) fn side_by_side(loads: &[&str]) -> Document {
+    let mut document = two_worlds(loads);
+    document.setup.side_by_side = true;
+    document.pairs = pairs::pairs(&document.rows);
     document
 }

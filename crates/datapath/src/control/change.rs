@@ -2,7 +2,8 @@
 
 use abey_delivery::{EpollBusyPoll, ModeSettings, Nanos, NapiId, NapiSettings};
 
-use super::protocol::{BusyPoll, Change, Napi, Refusal, RefusalKind, SettingChange};
+use super::protocol::{Change, Refusal, RefusalKind, SettingChange};
+use super::settings::{BusyPoll, Napi};
 use crate::error::{SetError, number};
 use crate::runtime::Shared;
 

@@ -14,7 +14,9 @@ use rustix::net::{
 use rustix::process::geteuid;
 
 use super::place::{self, Found};
-use super::protocol::{Answer, Change, Reply, Request, SettingChange, Status, Wanted};
+use super::protocol::{Answer, Change, Reply, Request, SettingChange, Wanted};
+use super::sockets::SocketPage;
+use super::status::Status;
 use super::{ControlError, MAX_ANSWER};
 
 /// How long a whole answer may take.
@@ -66,7 +68,7 @@ fn reach(directories: Vec<PathBuf>) -> Result<Vec<Result<Client, Unreachable>>, 
 impl Client {
     /// `None`: nobody is there any more.
     fn reach(found: Found) -> Result<Option<Self>, ControlError> {
-        let Found { path, pid, owner } = found;
+        let Found { path, pid, is_lent, owner } = found;
         let failed =
             |source: Errno| ControlError::System { action: "connect to", path: path.clone(), source: source.into() };
         let socket =
@@ -91,7 +93,9 @@ impl Client {
         if !trusted {
             return Err(ControlError::OtherUser { path, user });
         }
-        Ok(Some(Self { socket, pid: peer.pid.as_raw_nonzero().get().unsigned_abs(), path }))
+        // As this process sees it, unless the credentials are those of who lent the socket.
+        let pid = if is_lent { pid } else { peer.pid.as_raw_nonzero().get().unsigned_abs() };
+        Ok(Some(Self { socket, pid, path }))
     }
 
     /// The process at the other end, as this one sees it.
@@ -106,6 +110,17 @@ impl Client {
     pub fn status(&self) -> Result<Status, ControlError> {
         match self.ask(Wanted::Status)? {
             Answer::Status(status) => Ok(*status),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Asks for the sockets, at most so many of each shard.
+    ///
+    /// # Errors
+    /// As [`Self::status`]; and [`ControlError::Refused`] by a datapath of an Abey that could not list them.
+    pub fn sockets(&self, most: usize) -> Result<Vec<SocketPage>, ControlError> {
+        match self.ask(Wanted::Sockets { most })? {
+            Answer::Sockets(pages) => Ok(pages),
             other => Err(self.unexpected(other)),
         }
     }
@@ -125,6 +140,7 @@ impl Client {
         match answer {
             Answer::Refused(refusal) => refusal.into(),
             Answer::Status(_) => self.foreign("a status that was not asked for"),
+            Answer::Sockets(_) => self.foreign("sockets that were not asked for"),
             Answer::Changes(_) => self.foreign("changes that were not asked for"),
         }
     }

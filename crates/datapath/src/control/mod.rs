@@ -3,7 +3,8 @@
 //! A runtime that [serves](crate::Runtime::serve_control) one has a unix-domain stream socket `PID-N.sock` in its user's
 //! directory ([`own_directory`]). There is no daemon: who wants to know which datapaths there are looks into the directory
 //! ([`find()`]), and removes what processes left there that were killed. Only the same user and root may talk, which both
-//! ends check (SO_PEERCRED, `unix(7)`) beside the permissions of directory (0700) and socket (0600).
+//! ends check (SO_PEERCRED, `unix(7)`) beside the permissions of directory (0700) and socket (0600). A process that has
+//! dropped its privileges has no such directory; who started it can [lend] it a socket (`PID-N.lent.sock`).
 //!
 //! *Protocol, version 1.* A request is one line of JSON of at most [`MAX_REQUEST`] bytes, and so is its answer, of at most
 //! [`MAX_ANSWER`] bytes; a client waits for the answer before it asks again, as often as it likes:
@@ -11,6 +12,9 @@
 //! ```text
 //! {"version":1,"request":"status"}
 //! {"version":1,"answer":{"status":{"pid":4711,"nic":"memory:kv","mode":"suspend20","shards":[...],...}}}
+//!
+//! {"version":1,"request":{"sockets":{"most":100}}}
+//! {"version":1,"answer":{"sockets":[{"napi":3,"queue":0,"sockets":[{"transport":"tcp","state":"listen",...}],"more":0}]}}
 //!
 //! {"version":1,"request":{"set":{"napis":[3],"gro_flush_timeout_ns":50000}}}
 //! {"version":1,"answer":{"changes":[{"napi":3,"setting":"gro-flush-timeout","before":"20us","after":"50us"}]}}
@@ -25,27 +29,32 @@
 //! *What clients can do to a runtime.* The socket has one thread, which sleeps without a time limit while nobody asks, and
 //! makes no answer to somebody who has not taken the last one. At most [`MAX_CLIENTS`] are connected; one more takes the
 //! place of the one that has been silent for longest. Who sends what is no request is told so and disconnected. Each shard's
-//! lock is held for the copying of its counters, one shard after the other.
+//! lock is held for the copying of its counters, or of some sockets, one shard after the other.
 //!
 //! What is set this way ends with the process, and is written down nowhere.
 
 mod change;
 mod client;
+mod cpu;
 mod place;
 mod protocol;
 mod server;
+mod settings;
+mod sockets;
+mod status;
 mod view;
 
 use std::io;
 use std::path::PathBuf;
 
 pub use client::{Client, Unreachable, find, find_in};
-pub use place::{DIRECTORY_VARIABLE, own_directory};
-pub use protocol::{
-    Answer, BusyPoll, Change, Epoll, HoldFor, MOST_EPOLLS, Napi, Queue, Refusal, RefusalKind, Reply, Request, Role,
-    SettingChange, Settings, Shard, Status, Thread, Threaded, VERSION, Wanted,
-};
+pub use cpu::ContextCpu;
+pub use place::{DIRECTORY_VARIABLE, Lent, lend, own_directory};
+pub use protocol::{Answer, Change, Refusal, RefusalKind, Reply, Request, SettingChange, VERSION, Wanted};
 pub use server::{MAX_CLIENTS, Server};
+pub use settings::{BusyPoll, HoldFor, Napi, Settings, Threaded};
+pub use sockets::{MOST_SOCKETS, Socket, SocketPage};
+pub use status::{Epoll, MOST_EPOLLS, Queue, Role, Shard, Status, Thread};
 
 pub(crate) use change::Waits;
 

@@ -56,8 +56,10 @@ pub(super) fn directories() -> Result<Vec<PathBuf>, ControlError> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) path: PathBuf,
-    /// The process that made it, by its name.
+    /// The process that serves it, by its name.
     pub(super) pid: u32,
+    /// Another process made it.
+    pub(super) is_lent: bool,
     /// Who must be at the other end.
     pub(super) owner: u32,
 }
@@ -79,7 +81,8 @@ pub(super) fn find(directories: Vec<PathBuf>) -> Result<Vec<Found>, ControlError
         for path in entries.flatten().map(|entry| entry.path()) {
             let (Some(pid), Ok(socket)) = (process_of(&path), fs::symlink_metadata(&path)) else { continue };
             if socket.file_type().is_socket() && socket.uid() == about.uid() {
-                found.push(Found { path, pid, owner: about.uid() });
+                let is_lent = path.file_stem().is_some_and(|stem| stem.as_encoded_bytes().ends_with(LENT.as_bytes()));
+                found.push(Found { path, pid, is_lent, owner: about.uid() });
             }
         }
     }
@@ -87,15 +90,44 @@ pub(super) fn find(directories: Vec<PathBuf>) -> Result<Vec<Found>, ControlError
     Ok(found)
 }
 
-/// The process in the name `PID-N.sock`.
+/// What follows the number in the name of a socket that one process made for another.
+const LENT: &str = ".lent";
+
+/// A control socket that this process made for another one, which serves it
+/// ([`Runtime::serve_control_at`](crate::Runtime::serve_control_at)). Dropping this removes it.
+#[derive(Debug)]
+pub struct Lent(PathBuf);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Makes a control socket in one's own directory that another process is to serve: one that may not, as it is another
+/// user's. Whoever may talk to this process may talk to that one then.
+///
+/// # Errors
+/// As for [`Runtime::serve_control`](crate::Runtime::serve_control).
+pub fn lend(to: u32) -> Result<(UnixListener, Lent), ControlError> {
+    let (listener, path) = listen_for(&own_directory()?, to, LENT)?;
+    Ok((listener, Lent(path)))
+}
+
+/// The process in the name `PID-N.sock` or `PID-N.lent.sock`.
 fn process_of(path: &Path) -> Option<u32> {
-    let (pid, number) = path.file_stem()?.to_str()?.split_once('-')?;
+    let stem = path.file_stem()?.to_str()?;
+    let (pid, number) = stem.strip_suffix(LENT).unwrap_or(stem).split_once('-')?;
     let is_ours = path.extension() == Some(OsStr::new("sock")) && number.parse::<u32>().is_ok();
     pid.parse().ok().filter(|_| is_ours)
 }
 
 /// A socket of this process, listening, under a name of its own; the directory is made if it is not there.
 pub(super) fn listen(directory: &Path) -> Result<(UnixListener, PathBuf), ControlError> {
+    listen_for(directory, std::process::id(), "")
+}
+
+fn listen_for(directory: &Path, pid: u32, mark: &str) -> Result<(UnixListener, PathBuf), ControlError> {
     let failed = |action, path: &Path| {
         let path = path.to_owned();
         move |source| ControlError::System { action, path, source }
@@ -108,12 +140,11 @@ pub(super) fn listen(directory: &Path) -> Result<(UnixListener, PathBuf), Contro
         _ => {}
     }
     check(directory)?;
-    let pid = std::process::id();
     // Whoever looks finds a socket only when it listens: one that does not is one whose process has died.
     let draft = directory.join(format!(".{pid}-{:?}", std::thread::current().id()));
     let _ = fs::remove_file(&draft);
     let listener = UnixListener::bind(&draft).map_err(failed("create", &draft))?;
-    let settled = settle(directory, &draft, pid);
+    let settled = settle(directory, &draft, pid, mark);
     if settled.is_err() {
         let _ = fs::remove_file(&draft);
     }
@@ -122,10 +153,10 @@ pub(super) fn listen(directory: &Path) -> Result<(UnixListener, PathBuf), Contro
 }
 
 /// Gives a socket the first name that nobody has who lives.
-fn settle(directory: &Path, draft: &Path, pid: u32) -> io::Result<PathBuf> {
+fn settle(directory: &Path, draft: &Path, pid: u32, mark: &str) -> io::Result<PathBuf> {
     fs::set_permissions(draft, Permissions::from_mode(0o600))?;
     for number in 0..MOST {
-        let path = directory.join(format!("{pid}-{number}.sock"));
+        let path = directory.join(format!("{pid}-{number}{mark}.sock"));
         // A link, not a renaming: it never takes the place of what is there.
         match fs::hard_link(draft, &path) {
             Ok(()) => {
@@ -174,7 +205,8 @@ mod tests {
     fn names() {
         let of = |name: &str| process_of(&Path::new("/run/abey").join(name));
         assert_eq!((of("12-0.sock"), of("12-34.sock")), (Some(12), Some(34).map(|_| 12)));
-        for other in ["12.sock", ".12-0", "12-0", "x-0.sock", "12-x.sock", "-1-0.sock"] {
+        assert_eq!(of("12-3.lent.sock"), Some(12));
+        for other in ["12-3.x.sock", "12.sock", ".12-0", "12-0", "x-0.sock", "12-x.sock", "-1-0.sock"] {
             assert_eq!(of(other), None, "{other}");
         }
     }

@@ -46,6 +46,12 @@ impl Server {
         Ok(Self { path, stop: Some(stop), thread: Some(thread) })
     }
 
+    /// At a socket that is somebody else's to remove.
+    pub(crate) fn start_at(shared: &Arc<Shared>, listener: UnixListener) -> io::Result<Self> {
+        let (stop, thread) = Self::spawn(listener, shared.clone())?;
+        Ok(Self { path: PathBuf::new(), stop: Some(stop), thread: Some(thread) })
+    }
+
     fn spawn(listener: UnixListener, shared: Arc<Shared>) -> io::Result<(UnixStream, JoinHandle<()>)> {
         listener.set_nonblocking(true)?;
         let (stop, stopped) = UnixStream::pair()?;
@@ -57,7 +63,7 @@ impl Server {
         Ok((stop, thread))
     }
 
-    /// Where the socket is.
+    /// Where the socket is; empty for one that was [lent](super::lend).
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -65,7 +71,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if !self.path.as_os_str().is_empty() {
+            let _ = std::fs::remove_file(&self.path);
+        }
         self.stop.take();
         if let Some(thread) = self.thread.take() {
             // One that panicked has said so.
@@ -229,6 +237,7 @@ fn answer(shared: &Shared, line: &[u8]) -> Answer {
     let answered = request.and_then(|request| match request.request {
         _ if shared.is_over() => Err(Refusal::new(RefusalKind::Gone, "the datapath has just ended")),
         Wanted::Status => Ok(Answer::Status(Box::new(shared.status()))),
+        Wanted::Sockets { most } => Ok(Answer::Sockets(shared.sockets(most))),
         Wanted::Set(change) => shared.change(&change).map(Answer::Changes),
     });
     answered.unwrap_or_else(Answer::Refused)

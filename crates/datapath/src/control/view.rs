@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use abey_nic::{Counters, Drops, LinkState};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::protocol::{Epoll, MOST_EPOLLS, Napi, Queue, Role, Shard, Status, Thread, mode_of};
+use super::cpu::by_context;
+use super::settings::{Napi, mode_of};
+use super::status::{Epoll, MOST_EPOLLS, Queue, Role, Shard, Status, Thread};
 use crate::epoll::QueueView;
 use crate::error::number;
 use crate::runtime::Shared;
@@ -22,6 +24,7 @@ impl Shared {
         let mut stack = abey_tcpip::Counters::default();
         views.iter().for_each(|view| stack.add(&view.stack));
         let (epolls, epoll_count) = self.epolls_seen();
+        let threads: Vec<_> = self.threads.seen().into_iter().map(|seen| (seen.clone(), role(seen.work))).collect();
         Status {
             pid: std::process::id(),
             program: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
@@ -43,7 +46,8 @@ impl Shared {
             stack: owned(stack.iter()),
             epolls,
             epoll_count,
-            threads: self.threads.seen().into_iter().map(thread_document).collect(),
+            contexts: by_context(&threads),
+            threads: threads.into_iter().map(|(seen, role)| thread_document(seen, role)).collect(),
             process_cpu_ns: process_cpu(),
         }
     }
@@ -137,12 +141,19 @@ fn drops(drops: &Drops) -> BTreeMap<String, u64> {
     owned(all.into_iter())
 }
 
-fn thread_document(seen: Seen) -> Thread {
-    let (role, napi) = match seen.work {
-        Work::Service(napi) => (Role::Service, Some(number(napi))),
-        Work::Worker => (Role::Worker, None),
-        Work::Control => (Role::Control, None),
-        Work::Kernel => (Role::Kernel, None),
+fn role(work: Work) -> Role {
+    match work {
+        Work::Service(_) => Role::Service,
+        Work::Worker => Role::Worker,
+        Work::Control => Role::Control,
+        Work::Kernel => Role::Kernel,
+    }
+}
+
+fn thread_document(seen: Seen, role: Role) -> Thread {
+    let napi = match seen.work {
+        Work::Service(napi) => Some(number(napi)),
+        _ => None,
     };
     Thread { tid: seen.tid, name: seen.name, role, napi, cpu_ns: seen.cpu_ns, cpus: seen.cpus }
 }

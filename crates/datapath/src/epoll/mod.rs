@@ -1,10 +1,12 @@
 //! Epoll: the sockets of one runtime, whichever shards they live on, and waiting for events of any of them.
 
+mod bell;
 mod interest;
 mod queue;
 mod view;
 mod wait;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +41,22 @@ impl Epoll {
     ///
     /// # Errors
     /// If it is in already, is of another runtime, or is to be both exclusive and one-shot.
-    pub fn add(&self, socket: &impl Source, token: u64, interest: Interest) -> Result<(), EpollError> {
+    pub fn add(&self, socket: &(impl Source + ?Sized), token: u64, interest: Interest) -> Result<(), EpollError> {
+        self.add_as(socket, 0, token, interest)
+    }
+
+    /// As [`Self::add`], for a socket that has several names (descriptors, after `dup`) and may be in once under each.
+    ///
+    /// # Errors
+    /// As [`Self::add`]; it is in already under this name.
+    pub fn add_as(
+        &self,
+        socket: &(impl Source + ?Sized),
+        name: u32,
+        token: u64,
+        interest: Interest,
+    ) -> Result<(), EpollError> {
+        let listens = socket.parts().listens;
         let parts = self.parts(socket)?;
         let exclusive = interest.contains(Interest::EXCLUSIVE);
         if exclusive && interest.contains(Interest::ONESHOT) {
@@ -47,13 +64,13 @@ impl Epoll {
         }
         let key = {
             let mut inner = self.queue.inner();
-            if inner.by_place.contains_key(&parts[0]) {
+            if inner.by_place.contains_key(&(parts[0], name)) {
                 return Err(EpollError::AlreadyAdded);
             }
-            for place in &parts {
+            for place in parts.iter().filter(|_| !listens) {
                 inner.context.handle_add(self.queue.shards[place.shard as usize].id);
             }
-            inner.insert(token, interest, parts.clone())
+            inner.insert(name, token, interest, parts.clone(), listens)
         };
         for place in parts {
             let watch = Watch::Epoll { queue: self.queue.clone(), key, exclusive };
@@ -71,11 +88,25 @@ impl Epoll {
     ///
     /// # Errors
     /// If it is not in, or is or is to be exclusive.
-    pub fn modify(&self, socket: &impl Source, token: u64, interest: Interest) -> Result<(), EpollError> {
+    pub fn modify(&self, socket: &(impl Source + ?Sized), token: u64, interest: Interest) -> Result<(), EpollError> {
+        self.modify_as(socket, 0, token, interest)
+    }
+
+    /// As [`Self::modify`], for what was added by [`Self::add_as`].
+    ///
+    /// # Errors
+    /// As [`Self::modify`].
+    pub fn modify_as(
+        &self,
+        socket: &(impl Source + ?Sized),
+        name: u32,
+        token: u64,
+        interest: Interest,
+    ) -> Result<(), EpollError> {
         let parts = self.parts(socket)?;
         let key = {
             let mut inner = self.queue.inner();
-            let key = *inner.by_place.get(&parts[0]).ok_or(EpollError::NotAdded)?;
+            let key = *inner.by_place.get(&(parts[0], name)).ok_or(EpollError::NotAdded)?;
             let was = inner.entries.get(key).map_or(Interest::NONE, |entry| entry.interest);
             if was.contains(Interest::EXCLUSIVE) || interest.contains(Interest::EXCLUSIVE) {
                 return Err(EpollError::Exclusive);
@@ -93,9 +124,17 @@ impl Epoll {
     ///
     /// # Errors
     /// If it is not in.
-    pub fn remove(&self, socket: &impl Source) -> Result<(), EpollError> {
+    pub fn remove(&self, socket: &(impl Source + ?Sized)) -> Result<(), EpollError> {
+        self.remove_as(socket, 0)
+    }
+
+    /// As [`Self::remove`], for what was added by [`Self::add_as`].
+    ///
+    /// # Errors
+    /// As [`Self::remove`].
+    pub fn remove_as(&self, socket: &(impl Source + ?Sized), name: u32) -> Result<(), EpollError> {
         let parts = self.parts(socket)?;
-        let key = *self.queue.inner().by_place.get(&parts[0]).ok_or(EpollError::NotAdded)?;
+        let key = *self.queue.inner().by_place.get(&(parts[0], name)).ok_or(EpollError::NotAdded)?;
         for place in parts {
             self.unwatch(place, key);
         }
@@ -119,6 +158,22 @@ impl Epoll {
         self.queue.inner().context.busy_poll()
     }
 
+    /// Whether a wait would find something at once, without a poll of the queues; nothing is taken.
+    pub fn is_ready(&self) -> bool {
+        self.queue.is_ready()
+    }
+
+    /// Gives it an eventfd that is readable while there may be events, for whoever waits by the kernel's means alone (an
+    /// epoll or a `poll` that this epoll's descriptor is in); `None` takes it away. Each event then costs a system call.
+    pub fn set_bell(&self, bell: Option<OwnedFd>) {
+        self.queue.set_bell(bell);
+    }
+
+    /// Makes the bell say what is so: it goes on ringing after the last event was taken until somebody looks.
+    pub fn settle_bell(&self) {
+        self.queue.settle_bell();
+    }
+
     /// Something to end waits with.
     pub fn waker(&self) -> Waker {
         Waker(self.queue.clone())
@@ -139,8 +194,8 @@ impl Epoll {
         self.len() == 0
     }
 
-    fn parts(&self, socket: &impl Source) -> Result<Vec<Place>, EpollError> {
-        let Parts { runtime, parts } = socket.parts();
+    fn parts(&self, socket: &(impl Source + ?Sized)) -> Result<Vec<Place>, EpollError> {
+        let Parts { runtime, parts, .. } = socket.parts();
         if !Arc::ptr_eq(runtime, &self.runtime) {
             return Err(EpollError::OtherRuntime);
         }

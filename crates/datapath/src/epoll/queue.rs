@@ -11,6 +11,7 @@ use abey_delivery::{EpollBusyPoll, EpollConfig, EpollContext, Nanos, NapiId};
 use abey_tcpip::{Readiness, SocketId};
 use slotmap::SlotMap;
 
+use super::bell::Bell;
 use super::interest::{Event, Interest};
 use crate::shard::Shard;
 use crate::sleeper::Sleeper;
@@ -29,9 +30,12 @@ pub(crate) struct Place {
 
 #[derive(Debug)]
 pub(super) struct Entry {
+    name: u32,
     pub(super) token: u64,
     pub(super) interest: Interest,
     pub(super) parts: Vec<Place>,
+    /// Its instances are not the context's on its account.
+    listens: bool,
     edges: Readiness,
     queued: bool,
     /// It was one-shot, and has been told.
@@ -42,9 +46,11 @@ pub(super) struct Entry {
 pub(super) struct Inner {
     pub(super) context: EpollContext,
     pub(super) entries: SlotMap<EntryKey, Entry>,
-    pub(super) by_place: HashMap<Place, EntryKey>,
+    /// By the place, and the name that the socket was added under.
+    pub(super) by_place: HashMap<(Place, u32), EntryKey>,
     ready: VecDeque<EntryKey>,
     pub(super) sleepers: Vec<Arc<Sleeper>>,
+    pub(super) bell: Option<Bell>,
 }
 
 /// See the module.
@@ -85,6 +91,7 @@ impl Queue {
             by_place: HashMap::new(),
             ready: VecDeque::new(),
             sleepers: Vec::new(),
+            bell: None,
         };
         Self { shards, inner: Mutex::new(inner), interrupted: AtomicBool::new(false), spun: AtomicU64::new(0) }
     }
@@ -181,30 +188,52 @@ impl Queue {
         if !self.inner().take_candidates(candidates, max) {
             return;
         }
-        let mut rest = &mut candidates[..];
+        self.ask(candidates);
+        self.inner().report(candidates, events);
+    }
+
+    /// Asks the shards what the candidates are ready for.
+    pub(super) fn ask(&self, candidates: &mut [Candidate]) {
+        let mut rest = candidates;
         while let Some(first) = rest.first() {
             let shard = first.place.shard;
             let run = rest.iter().take_while(|candidate| candidate.place.shard == shard).count();
             let (now, later) = rest.split_at_mut(run);
             self.shards[shard as usize].with(|core| {
-                for candidate in now {
+                for candidate in &mut *now {
                     let room = candidate.interest.contains(Interest::OUT);
                     candidate.readiness = core.readiness(candidate.place.socket, room);
                 }
+                core.begin_burst(now.iter().filter(|candidate| !candidate.told().is_empty()).count());
             });
             rest = later;
         }
-        self.inner().report(candidates, events);
+    }
+}
+
+impl Candidate {
+    /// What is to be told of it.
+    pub(super) fn told(&self) -> Readiness {
+        let conditions = self.interest.conditions();
+        let is_news = !self.interest.contains(Interest::EDGE) || self.edges.intersects(conditions);
+        if is_news { self.readiness.and(conditions) } else { Readiness::NONE }
     }
 }
 
 impl Inner {
-    pub(super) fn insert(&mut self, token: u64, interest: Interest, parts: Vec<Place>) -> EntryKey {
+    pub(super) fn insert(
+        &mut self,
+        name: u32,
+        token: u64,
+        interest: Interest,
+        parts: Vec<Place>,
+        listens: bool,
+    ) -> EntryKey {
         let places = parts.clone();
-        let key =
-            self.entries.insert(Entry { token, interest, parts, edges: Readiness::NONE, queued: false, spent: false });
+        let (edges, queued, spent) = (Readiness::NONE, false, false);
+        let key = self.entries.insert(Entry { name, token, interest, parts, listens, edges, queued, spent });
         for place in places {
-            self.by_place.insert(place, key);
+            self.by_place.insert((place, name), key);
         }
         key
     }
@@ -219,8 +248,10 @@ impl Inner {
     pub(super) fn forget(&mut self, entry: &Entry, shards: &[Arc<Shard>]) -> Vec<NapiId> {
         let mut resume = Vec::new();
         for place in &entry.parts {
-            self.by_place.remove(place);
-            resume.extend(self.context.handle_remove(shards[place.shard as usize].id));
+            self.by_place.remove(&(*place, entry.name));
+            if !entry.listens {
+                resume.extend(self.context.handle_remove(shards[place.shard as usize].id));
+            }
         }
         resume
     }
@@ -237,12 +268,24 @@ impl Inner {
             if let Some(sleeper) = self.sleepers.pop() {
                 posted = Posted { calls: sleeper.wake(), woke: true };
             }
+            if let Some(bell) = &mut self.bell {
+                posted.calls += bell.ring();
+            }
         }
         posted
     }
 
     pub(super) fn has_candidates(&self) -> bool {
         !self.ready.is_empty()
+    }
+
+    /// Everything that may have events, to be looked at without taking it.
+    pub(super) fn peek(&self, candidates: &mut Vec<Candidate>) {
+        for &key in &self.ready {
+            let Some(entry) = self.entries.get(key) else { continue };
+            let (interest, edges, readiness) = (entry.interest, entry.edges, Readiness::NONE);
+            candidates.extend(entry.parts.iter().map(|&place| Candidate { key, place, interest, edges, readiness }));
+        }
     }
 
     fn take_candidates(&mut self, candidates: &mut Vec<Candidate>, max: usize) -> bool {
@@ -266,13 +309,11 @@ impl Inner {
     fn report(&mut self, candidates: &[Candidate], events: &mut Vec<Event>) {
         let others = self.ready.len();
         for parts in candidates.chunk_by(|a, b| a.key == b.key) {
-            let Candidate { key, interest, edges, .. } = parts[0];
+            let Candidate { key, interest, .. } = parts[0];
             let Some(entry) = self.entries.get_mut(key) else { continue };
-            let conditions = interest.conditions();
-            let readiness = parts.iter().fold(Readiness::NONE, |all, part| all | part.readiness);
-            let told = readiness.and(conditions);
+            let told = parts.iter().fold(Readiness::NONE, |all, part| all | part.told());
             let edge = interest.contains(Interest::EDGE);
-            if entry.spent || told.is_empty() || edge && !edges.intersects(conditions) {
+            if entry.spent || told.is_empty() {
                 continue;
             }
             events.push(Event { token: entry.token, readiness: told });

@@ -9,9 +9,10 @@ use abey_delivery::{EpollWait, Nanos, WaitStep};
 use super::interest::Event;
 use super::queue::Candidate;
 use super::{Epoll, Queue};
-use crate::clock::Clock;
+use crate::clock::{Clock, ReadOnce};
 use crate::error::{EpollError, SystemError};
 use crate::local::Local;
+use crate::outside::{Ended, Outside};
 use crate::shard::Shard;
 use crate::wait;
 
@@ -34,6 +35,34 @@ impl Epoll {
     /// # Errors
     /// `max` is 0, the runtime is gone, or there is no descriptor left to sleep on.
     pub fn wait(&self, events: &mut Vec<Event>, max: usize, timeout: Option<Duration>) -> Result<usize, EpollError> {
+        // A signal ends no wait of ours.
+        self.run(events, max, timeout, None).map(|_| events.len())
+    }
+
+    /// As [`Self::wait`], for a program that waits for something else too: `outside` is what the wait sleeps in, and ends it.
+    ///
+    /// It is looked at by sleeping in it, and after each round of a wait that a mode cuts into rounds (`fullbusy`: 1 ms);
+    /// not when there are events, nor in a wait of no time. So whoever is busy has to look at it now and then.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn wait_with(
+        &self,
+        events: &mut Vec<Event>,
+        max: usize,
+        timeout: Option<Duration>,
+        outside: &dyn Outside,
+    ) -> Result<Ended, EpollError> {
+        self.run(events, max, timeout, Some(outside))
+    }
+
+    fn run(
+        &self,
+        events: &mut Vec<Event>,
+        max: usize,
+        timeout: Option<Duration>,
+        outside: Option<&dyn Outside>,
+    ) -> Result<Ended, EpollError> {
         if max == 0 {
             return Err(EpollError::NoRoom);
         }
@@ -46,6 +75,7 @@ impl Epoll {
         });
         let clock = self.runtime.clock;
         let deadline = timeout.map(|timeout| clock.after(timeout));
+        let mut is_first = true;
         let result = loop {
             if self.runtime.is_over() {
                 break Err(EpollError::RuntimeGone);
@@ -58,22 +88,46 @@ impl Epoll {
                 if zero { Nanos::ZERO } else { now },
                 if zero { Some(Nanos::ZERO) } else { deadline.into_iter().chain(bound).min() },
             );
-            let time = Cell::new(Some(now));
+            let time = ReadOnce::new(clock, Some(now));
             let end = deadline.filter(|_| !zero);
-            let round = Round { queue: &self.queue, local: &local, max, clock, time, end };
-            let is_over = || self.runtime.is_over() || self.queue.is_interrupted();
+            let round =
+                Round { queue: &self.queue, local: &local, max, clock, time, end, outside, ended: Cell::new(None) };
+            let is_over = || self.runtime.is_over() || self.queue.is_interrupted() || round.ended.get().is_some();
             if round.go(&mut scratch, events, is_over) {
-                break Ok(events.len());
+                break Ok(Ended::Events);
             }
             if self.queue.take_interrupt() {
-                break Ok(0);
+                break Ok(Ended::TimedOut);
+            }
+            if let Some(ended) = round.ended.get() {
+                break Ok(ended);
             }
             if deadline.is_some_and(|deadline| clock.now() >= deadline) {
-                break Ok(0);
+                break Ok(Ended::TimedOut);
             }
+            if let Some(outside) = outside
+                && let Some(ended) = self.look_outside(outside, is_first)
+            {
+                break Ok(ended);
+            }
+            is_first = false;
         };
         local.wait.replace(Some(scratch));
         result
+    }
+
+    /// Looks outside after a round, and has signals held in the rounds to come; one that came in the first does not end the
+    /// wait, as one that comes just before any wait. Counted as a call of the first shard's.
+    fn look_outside(&self, outside: &dyn Outside, is_first: bool) -> Option<Ended> {
+        if let Some(shard) = self.runtime.shards.first() {
+            shard.bill(1);
+        }
+        let ended = wait::look(outside);
+        // In a mode without rounds the wait sleeps, and a signal ends the sleep.
+        if ended.is_none() && is_first && self.runtime.max_wait().is_some() {
+            outside.hold_signals();
+        }
+        ended
     }
 }
 
@@ -82,20 +136,17 @@ struct Round<'a> {
     local: &'a Local,
     max: usize,
     clock: Clock,
-    /// What time it is, if nothing that takes time has happened since the clock was read.
-    time: Cell<Option<Nanos>>,
+    time: ReadOnce,
     /// When the wait is over, busy polling or not: the kernel's busy poll goes on to its own end, which may be a
     /// millisecond later.
     end: Option<Nanos>,
+    /// What it sleeps in.
+    outside: Option<&'a dyn Outside>,
+    /// What it ended by, if not by something of ours.
+    ended: Cell<Option<Ended>>,
 }
 
 impl Round<'_> {
-    fn now(&self) -> Nanos {
-        let now = self.time.get().unwrap_or_else(|| self.clock.now());
-        self.time.set(Some(now));
-        now
-    }
-
     /// Takes the steps of one wait, up to its end. Whether there are events.
     fn go(&self, scratch: &mut Scratch, events: &mut Vec<Event>, is_over: impl Fn() -> bool) -> bool {
         let Scratch { wait, candidates, touched } = scratch;
@@ -108,7 +159,7 @@ impl Round<'_> {
                     self.queue.harvest(candidates, events, self.max);
                     inner = self.queue.inner();
                 }
-                let now = self.now();
+                let now = self.time.now();
                 spun =
                     spun + empty_since.take().map_or(Nanos::ZERO, |since| now.saturating_sub(since).min(LONGEST_POLL));
                 // Only after every queue was polled: a short wait must not pass over the last ones.
@@ -124,22 +175,22 @@ impl Round<'_> {
                     self.touch_members(touched);
                     // What the softirq does on this thread is not the wait's business: as in the kernel it sleeps on, until
                     // there are events.
-                    while !self.sleep(until) && until.is_none_or(|until| self.now() < until) && !is_over() {
+                    while !self.sleep(until) && until.is_none_or(|until| self.time.now() < until) && !is_over() {
                         self.queue.harvest(candidates, events, self.max);
                         if !events.is_empty() {
                             break;
                         }
                     }
                     if is_over() {
-                        wait.handle_signal(self.now());
+                        wait.handle_signal(self.time.now());
                     }
                 }
                 WaitStep::Poll { napi, .. } | WaitStep::EndPoll { napi } => {
                     let Some(shard) = self.queue.shard(napi) else { continue };
                     self.touch(touched, shard);
-                    let begin = self.now();
+                    let begin = self.time.now();
                     let work = wait::busy_step(shard, self.local.thread, step);
-                    self.time.set(None);
+                    self.time.forget();
                     if matches!(step, WaitStep::Poll { .. }) {
                         wait.handle_polled(work);
                         polls += 1;
@@ -183,9 +234,14 @@ impl Round<'_> {
     /// Whether the thread was woken, or there are events.
     fn sleep(&self, until: Option<Nanos>) -> bool {
         let sleeper = &self.local.sleeper;
-        let woken = wait::sleep(self.local, self.members().into_iter(), until, || self.queue.begin_sleep(sleeper));
+        let members = self.members().into_iter();
+        let slept =
+            wait::sleep(self.local, self.clock, members, until, self.outside, || self.queue.begin_sleep(sleeper));
         self.queue.end_sleep(sleeper);
-        self.time.set(None);
-        woken
+        self.time.forget();
+        if self.outside.is_some() {
+            self.ended.set(slept.ended());
+        }
+        slept.woken
     }
 }

@@ -28,7 +28,8 @@ pub(crate) struct Control {
 impl Control {
     /// Opens what it needs in the network namespace of the calling thread.
     pub(crate) fn open(kernel: Arc<Kernel>, index: u32, shards: Arc<[Arc<Shard>]>) -> io::Result<Self> {
-        Ok(Self { kernel, table: Table::open(index)?, shards, known: HashSet::new() })
+        let table = Table::open(index, kernel.broker.clone())?;
+        Ok(Self { kernel, table, shards, known: HashSet::new() })
     }
 
     /// The thread's life.

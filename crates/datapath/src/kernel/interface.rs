@@ -68,7 +68,7 @@ fn other(error: impl Display) -> io::Error {
 }
 
 /// Every answer to a question, read by `read`.
-fn ask<R: NetlinkRequest, T>(
+pub(super) fn ask<R: NetlinkRequest, T>(
     netlink: &mut NetlinkSocket,
     request: &R,
     mut read: impl FnMut(R::ReplyType<'_>) -> Option<T>,

@@ -65,7 +65,8 @@ impl Lease {
         }
     }
 
-    /// The kernel socket that holds the port: bound, not listening. `None` when the runtime is gone.
+    /// The kernel socket of the runtime's that holds the port: bound, not listening. `None` when the runtime is gone, or
+    /// when a socket of the program's holds the port.
     pub(crate) fn kernel_socket(&self) -> Option<Arc<OwnedFd>> {
         self.kernel.ports.socket(self.key)
     }

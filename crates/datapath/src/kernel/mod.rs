@@ -18,15 +18,20 @@ mod interface;
 mod lease;
 mod neighbors;
 mod ports;
+mod route;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use abey_nic::broker::Broker;
 
 pub(crate) use control::Control;
 pub(crate) use handover::Handover;
 pub(crate) use interface::Interface;
 pub(crate) use lease::{Lease, Users};
+pub use neighbors::Neighbors;
+pub use route::Route;
 
 use crate::error::{BuildError, SystemError};
 use crate::sleeper::Sleeper;
@@ -35,6 +40,8 @@ use crate::sleeper::Sleeper;
 #[derive(Debug)]
 pub(crate) struct Kernel {
     ports: ports::Reservations,
+    /// Who does what this process may not, where it has only claimed some of the device's queues.
+    broker: Option<Arc<dyn Broker>>,
     /// Which shard has a port whose answers may arrive anywhere; where nobody knows how the NIC steers.
     pub(crate) handover: Option<Handover>,
     /// Whom the shards want to know.
@@ -48,6 +55,7 @@ impl Kernel {
     pub(crate) fn new(device: &str, ports: abey_nic::Ports, steers: bool) -> Result<Self, BuildError> {
         let sleeper = Sleeper::new().map_err(SystemError::Sleep)?;
         Ok(Self {
+            broker: ports.broker().cloned(),
             ports: ports::Reservations::new(device, ports),
             handover: (!steers).then(Handover::new),
             wanted: Mutex::new(Vec::new()),

@@ -6,6 +6,9 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use abey_nic::broker::Broker;
 
 use netlink_bindings::rt_neigh::{self, Ndmsg, NtfFlags, NudState, OpGetneighDo};
 use netlink_socket2::NetlinkSocket;
@@ -30,12 +33,19 @@ pub(super) enum News {
     Forgotten,
 }
 
-/// The neighbours of one interface.
-pub(super) struct Table {
+/// Asks the kernel about the neighbours of one interface.
+pub struct Neighbors {
     netlink: NetlinkSocket,
+    index: u32,
+}
+
+/// The neighbours of one interface, and what becomes of them.
+pub(super) struct Table {
+    questions: Neighbors,
     /// Subscribed to changes.
     changes: OwnedFd,
-    index: u32,
+    /// Who tells the kernel that an entry is used, where this process may not.
+    broker: Option<Arc<dyn Broker>>,
     buffer: Box<[u8]>,
 }
 
@@ -53,21 +63,25 @@ fn read(header: &Ndmsg, station: &[u8]) -> Option<News> {
     }
 }
 
-impl Table {
-    /// In the network namespace of the calling thread.
-    pub(super) fn open(index: u32) -> io::Result<Self> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let changes = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
-        // A burst of changes on a large network is to fit; where it does not, everybody is asked for again.
-        let _ = setsockopt(&changes, sockopt::RcvBuf, &(1 << 20));
-        bind(changes.as_raw_fd(), &NetlinkAddr::new(0, 1 << (libc::RTNLGRP_NEIGH - 1)))?;
-        let mut table =
-            Self { netlink: NetlinkSocket::new(), changes, index, buffer: vec![0; 32 << 10].into_boxed_slice() };
+impl std::fmt::Debug for Neighbors {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Neighbors").field("index", &self.index).finish_non_exhaustive()
+    }
+}
+
+impl Neighbors {
+    /// Those of the interface with this number in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open(index: u32) -> io::Result<Self> {
+        let mut this = Self { netlink: NetlinkSocket::new(), index };
         // The socket for questions is opened by the first one, which so is asked in this namespace.
-        let request = rt_neigh::Request::new().op_getneigh_dump(&table.header(IpAddr::from([0; 4]), 0));
-        let mut replies = table.netlink.request(&request)?;
+        let request = rt_neigh::Request::new().op_getneigh_dump(&this.header(IpAddr::from([0; 4]), 0));
+        let mut replies = this.netlink.request(&request)?;
         while replies.recv().is_some() {}
-        Ok(table)
+        drop(replies);
+        Ok(this)
     }
 
     fn header(&self, address: IpAddr, flags: u8) -> Ndmsg {
@@ -79,13 +93,60 @@ impl Table {
         }
     }
 
-    /// Says that `address` is used, and looks what is known. `None`: the kernel is asking, and will tell.
-    pub(super) fn ask(&mut self, address: IpAddr) -> io::Result<Option<News>> {
+    /// Tells the kernel that `address` is used (`NTF_USE`), so that it looks for it or after it. Needs CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn say_used(&mut self, address: IpAddr) -> io::Result<()> {
         let header = self.header(address, NtfFlags::Use as u8);
         let mut request = rt_neigh::Request::new().set_create().op_newneigh_do(&header);
         request.encode().push_dst(address);
-        let used = self.netlink.request(&request)?.recv_ack().map_err(|error| in_words(&error));
-        let found = self.look(address)?;
+        self.netlink.request(&request)?.recv_ack().map_err(|error| in_words(&error))
+    }
+
+    /// What an entry says, and its state.
+    fn look(&mut self, address: IpAddr) -> io::Result<Option<(Option<News>, u16)>> {
+        let header = self.header(address, 0);
+        let mut request = rt_neigh::Request::new().op_getneigh_do(&header);
+        request.encode().push_dst(address);
+        let mut reply = self.netlink.request(&request)?;
+        match reply.recv_one() {
+            Ok((header, attributes)) => {
+                let news = read(&header, attributes.get_lladdr().unwrap_or_default());
+                Ok(Some((news, header.ndm_state)))
+            }
+            Err(error) if error.as_io_error().raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(in_words(&error)),
+        }
+    }
+}
+
+impl Table {
+    /// In the network namespace of the calling thread.
+    pub(super) fn open(index: u32, broker: Option<Arc<dyn Broker>>) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let changes = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
+        // A burst of changes on a large network is to fit; where it does not, everybody is asked for again.
+        let _ = setsockopt(&changes, sockopt::RcvBuf, &(1 << 20));
+        bind(changes.as_raw_fd(), &NetlinkAddr::new(0, 1 << (libc::RTNLGRP_NEIGH - 1)))?;
+        let buffer = vec![0; 32 << 10].into_boxed_slice();
+        Ok(Self { questions: Neighbors::open(index)?, changes, broker, buffer })
+    }
+
+    /// Says that `address` is used, and looks what is known. `None`: the kernel is asking, and will tell.
+    pub(super) fn ask(&mut self, address: IpAddr) -> io::Result<Option<News>> {
+        // One that the administrator has fixed is only looked at: saying that it is used would make it an ordinary one
+        // (Linux 5.16 and later).
+        if let Some((news, state)) = self.questions.look(address)?
+            && state & NudState::Permanent as u16 != 0
+        {
+            return Ok(news);
+        }
+        let used = match &self.broker {
+            Some(broker) => broker.use_neighbor(address),
+            None => self.questions.say_used(address),
+        };
+        let found = self.questions.look(address)?.and_then(|(news, _)| news);
         // What is known is good even if it could not be said that it is used.
         if found.is_none() {
             used?;
@@ -93,23 +154,11 @@ impl Table {
         Ok(found)
     }
 
-    fn look(&mut self, address: IpAddr) -> io::Result<Option<News>> {
-        let header = self.header(address, 0);
-        let mut request = rt_neigh::Request::new().op_getneigh_do(&header);
-        request.encode().push_dst(address);
-        let mut reply = self.netlink.request(&request)?;
-        match reply.recv_one() {
-            Ok((header, attributes)) => Ok(read(&header, attributes.get_lladdr().unwrap_or_default())),
-            Err(error) if error.as_io_error().raw_os_error() == Some(libc::ENOENT) => Ok(None),
-            Err(error) => Err(in_words(&error)),
-        }
-    }
-
     /// What has changed since the last look. False: some changes were lost.
     pub(super) fn changes(&mut self, mut each: impl FnMut(IpAddr, News)) -> bool {
         loop {
             match recv(self.changes.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
-                Ok(length) => messages(&self.buffer[..length], self.index, &mut each),
+                Ok(length) => messages(&self.buffer[..length], self.questions.index, &mut each),
                 Err(Errno::EINTR) => {}
                 Err(Errno::ENOBUFS) => return false,
                 Err(_) => return true,

@@ -1,7 +1,8 @@
 //! Ports that are ours: reserved by a kernel socket, and redirected by the XDP program.
 //!
 //! The program looks at ports and not at addresses, so a reservation is for all of the interface's. The socket is bound to
-//! the interface, which leaves the port free on others.
+//! the interface, which leaves the port free on others. A listener that stands beside one of the program's own kernel
+//! sockets reserves nothing: that socket holds the port (`adopt`).
 //!
 //! A port is needed longer than the socket it was opened for: the connection's last segments, and TIME-WAIT, must still
 //! come to us, as the kernel would answer them with resets. So the port of a [`Lease`] that is dropped *lingers* until the
@@ -50,8 +51,11 @@ struct Table {
 
 #[derive(Debug)]
 struct Reserved {
-    socket: Arc<OwnedFd>,
+    /// Ours that holds the port. `None`: one of the program's does.
+    socket: Option<Arc<OwnedFd>>,
     leases: usize,
+    /// Nobody listens any more: new connections are left to the kernel, where another process may.
+    is_drained: bool,
 }
 
 #[derive(Debug)]
@@ -81,10 +85,24 @@ impl Kernel {
         }
         let key = (protocol, port);
         if let Some(reserved) = table.reserved.get_mut(&key) {
-            reserved.leases += 1;
+            self.ports.join(reserved, key)?;
         } else {
             let socket = self.ports.bind(protocol, port)?;
-            self.ports.redirect(&mut table, key, socket)?;
+            self.ports.redirect(&mut table, key, Some(socket))?;
+        }
+        Ok(Lease::new(self, key))
+    }
+
+    /// Takes `port`, which a socket of the program's holds in the kernel.
+    pub(crate) fn adopt(self: &Arc<Self>, protocol: Protocol, port: u16) -> Result<Lease, OpenError> {
+        let mut table = self.ports.table();
+        if table.over {
+            return Err(OpenError::RuntimeGone);
+        }
+        let key = (protocol, port);
+        match table.reserved.get_mut(&key) {
+            Some(reserved) => self.ports.join(reserved, key)?,
+            None => self.ports.redirect(&mut table, key, None)?,
         }
         Ok(Lease::new(self, key))
     }
@@ -112,7 +130,7 @@ impl Kernel {
         if table.over {
             return Err(OpenError::RuntimeGone);
         }
-        self.ports.redirect(&mut table, (protocol, port), socket)?;
+        self.ports.redirect(&mut table, (protocol, port), Some(socket))?;
         drop(table);
         Ok(Lease::new(self, (protocol, port)))
     }
@@ -143,6 +161,13 @@ impl Kernel {
         let mut table = self.ports.table();
         let is_first = table.lingering.is_empty();
         table.lingering.push(Lingering { key, users, due: Instant::now() + LOOK.0, wait: LOOK.0 });
+        let lingering = table.lingering.iter().filter(|one| one.key == key).count();
+        if let Some(reserved) = table.reserved.get_mut(&key)
+            && reserved.leases == lingering
+        {
+            // Were it refused, new connections would be reset for a while.
+            reserved.is_drained = self.ports.redirected.drain(key.0, key.1).is_ok();
+        }
         drop(table);
         if is_first {
             self.sleeper.wake();
@@ -158,6 +183,7 @@ impl Kernel {
             if lingering.users.are_gone() {
                 self.give_back(lingering.key);
             } else {
+                self.ports.hold(lingering.key);
                 lingering.wait = (2 * lingering.wait).min(LOOK.1);
                 lingering.due = now + lingering.wait;
                 kept.push(lingering);
@@ -223,10 +249,37 @@ impl Reservations {
         Ok(socket)
     }
 
-    fn redirect(&self, table: &mut Table, key: Key, socket: Socket) -> Result<(), OpenError> {
+    fn redirect(&self, table: &mut Table, key: Key, socket: Option<Socket>) -> Result<(), OpenError> {
         self.redirected.register(key.0, key.1)?;
-        table.reserved.insert(key, Reserved { socket: Arc::new(socket.into()), leases: 1 });
+        table.reserved.insert(
+            key,
+            Reserved { socket: socket.map(|socket| Arc::new(socket.into())), leases: 1, is_drained: false },
+        );
         Ok(())
+    }
+
+    /// One lease more.
+    fn join(&self, reserved: &mut Reserved, key: Key) -> Result<(), OpenError> {
+        if reserved.is_drained {
+            self.redirected.register(key.0, key.1)?;
+            reserved.is_drained = false;
+        }
+        reserved.leases += 1;
+        Ok(())
+    }
+
+    /// Holds a port that was the program's to hold, now that the program has closed its socket: as Linux does it, so that
+    /// only who says SO_REUSEADDR can listen there while connections are left. As long as the program's is open this finds
+    /// the port taken, which is as good.
+    fn hold(&self, key: Key) {
+        let mut table = self.table();
+        let Some(reserved) = table.reserved.get_mut(&key) else { return };
+        if reserved.socket.is_none()
+            && let Ok(socket) = self.try_bind(key.0, key.1)
+            && (key.0 == Protocol::Udp || socket.set_reuse_address(true).is_ok())
+        {
+            reserved.socket = Some(Arc::new(socket.into()));
+        }
     }
 
     /// One lease less; whether it was the last one.
@@ -250,9 +303,9 @@ impl Reservations {
         table.reserved.clear();
     }
 
-    /// The socket that holds a port.
+    /// The socket of ours that holds a port.
     pub(super) fn socket(&self, key: Key) -> Option<Arc<OwnedFd>> {
-        self.table().reserved.get(&key).map(|reserved| reserved.socket.clone())
+        self.table().reserved.get(&key)?.socket.clone()
     }
 
     /// How many ports are reserved.

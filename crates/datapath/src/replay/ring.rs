@@ -104,6 +104,10 @@ impl QueuePair for RingQueue {
         Counters::default()
     }
 
+    fn system_calls(&self) -> u64 {
+        0
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }

@@ -27,6 +27,8 @@ pub(super) struct Device {
     pub(super) station: [u8; 6],
     pub(super) queues: Vec<Box<dyn QueuePair>>,
     pub(super) rss: Option<Rss>,
+    /// Other processes have some of its queues.
+    pub(super) is_part: bool,
     /// The interface's number and the arrangements, where the device is shared with the kernel.
     pub(super) shared: Option<(u32, Kernel)>,
 }
@@ -87,6 +89,7 @@ impl Builder {
             threads: Arc::default(),
             addresses: self.stack.addresses,
             rss: device.rss,
+            is_part: device.is_part,
             kernel,
             warnings: Mutex::new(Vec::new()),
             store: Mutex::new(store),
@@ -146,14 +149,19 @@ impl Runtime {
                 return Err(BuildError::Pin { cpu: cpu.unwrap_or(0), thread: name });
             }
         }
+        let (entering, entered) = mpsc::channel::<()>();
         for worker in 0..workers {
-            let (pool, threads) = (self.pool.clone(), self.shared.threads.clone());
+            let (pool, threads, entering) = (self.pool.clone(), self.shared.threads.clone(), entering.clone());
             let thread = std::thread::Builder::new().name(format!("napi-work/{worker}")).spawn(move || {
                 threads.enter(Work::Worker);
+                drop(entering);
                 pool.work();
             });
             self.threads.push(thread.map_err(system("start a worker"))?);
         }
+        drop(entering);
+        // Nothing is sent: it fails when all have entered, so that whoever asks for the threads is told of all.
+        let _ = entered.recv();
         Ok(())
     }
 

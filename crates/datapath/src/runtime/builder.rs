@@ -36,7 +36,8 @@ pub struct Builder {
 enum NicSource {
     None,
     Named { name: String, options: abey_nic::Options },
-    Given(Device),
+    Opened(abey_nic::Nic),
+    Given(Box<Device>),
 }
 
 impl Default for Builder {
@@ -76,11 +77,25 @@ impl Builder {
         self
     }
 
+    /// A NIC that is open already, such as [some of its queue pairs](abey_nic::broker::open_claimed). Otherwise as [`Self::nic`].
+    #[must_use]
+    pub fn opened(mut self, nic: abey_nic::Nic) -> Self {
+        self.nic = NicSource::Opened(nic);
+        self
+    }
+
     /// Queue pairs that are open already, perhaps wrapped: what the device is called, the Ethernet address to have, and
     /// how frames are steered to the queues, where that is known.
     #[must_use]
     pub fn queues(mut self, name: &str, station: [u8; 6], queues: Vec<Box<dyn QueuePair>>, rss: Option<Rss>) -> Self {
-        self.nic = NicSource::Given(Device { name: name.to_owned(), station, queues, rss, shared: None });
+        self.nic = NicSource::Given(Box::new(Device {
+            name: name.to_owned(),
+            station,
+            queues,
+            rss,
+            is_part: false,
+            shared: None,
+        }));
         self
     }
 
@@ -176,8 +191,9 @@ impl Builder {
         self.check()?;
         let mut device = match std::mem::replace(&mut self.nic, NicSource::None) {
             NicSource::None => return Err(BuildError::NoNic),
-            NicSource::Given(device) => device,
-            NicSource::Named { name, options } => open(name, &options, interface)?,
+            NicSource::Given(device) => *device,
+            NicSource::Named { name, options } => share(abey_nic::open(&name, &options)?, interface)?,
+            NicSource::Opened(nic) => share(nic, interface)?,
         };
         let queues = device.queues.len();
         if queues == 0 {
@@ -196,8 +212,12 @@ impl Builder {
 
     /// Under AF_XDP: the interface, whose addresses and gateways are ours unless others were given.
     fn ask_the_kernel(&mut self) -> Result<Option<Interface>, BuildError> {
-        let NicSource::Named { name, .. } = &self.nic else { return Ok(None) };
-        let Ok(NicName::AfXdp(device)) = name.parse() else { return Ok(None) };
+        let name = match &self.nic {
+            NicSource::Named { name, .. } => name.parse().ok(),
+            NicSource::Opened(nic) => Some(nic.name().clone()),
+            _ => None,
+        };
+        let Some(NicName::AfXdp(device)) = name else { return Ok(None) };
         self.stack.resolution = Resolution::External;
         let interface = Interface::look_up(&device)?.filter(|interface| interface.is_up);
         let Some(interface) = interface else {
@@ -238,16 +258,22 @@ impl Builder {
     }
 }
 
-/// Opens a NIC by name, and makes arrangements with the kernel if it is shared with it.
-fn open(name: String, options: &abey_nic::Options, interface: Option<Interface>) -> Result<Device, BuildError> {
-    let mut nic = abey_nic::open(&name, options)?;
+/// Makes arrangements with the kernel about an open NIC, if it is shared with it.
+fn share(mut nic: abey_nic::Nic, interface: Option<Interface>) -> Result<Device, BuildError> {
     let shared = match (nic.ports(), nic.name()) {
         (Some(ports), NicName::AfXdp(device)) => {
             let interface = interface.ok_or_else(|| BuildError::Down { device: device.clone() })?;
-            let steers = nic.rss().is_some() || nic.queues() == 1;
+            let steers = nic.rss().is_some() || nic.queues() == 1 || nic.is_part();
             Some((interface.index, Kernel::new(device, ports.clone(), steers)?))
         }
         _ => None,
     };
-    Ok(Device { station: nic.hardware_address(), queues: nic.take_queues(), rss: nic.rss().cloned(), name, shared })
+    Ok(Device {
+        name: nic.name().to_string(),
+        station: nic.hardware_address(),
+        queues: nic.take_queues(),
+        rss: nic.rss().cloned(),
+        is_part: nic.is_part(),
+        shared,
+    })
 }

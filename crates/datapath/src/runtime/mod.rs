@@ -4,6 +4,7 @@ mod assemble;
 mod builder;
 mod steering;
 
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -51,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) threads: Arc<Threads>,
     addresses: Vec<(std::net::IpAddr, u8)>,
     rss: Option<Rss>,
+    is_part: bool,
     /// Where the device is shared with the kernel.
     pub(crate) kernel: Option<Arc<Kernel>>,
     /// Those that were told.
@@ -99,9 +101,25 @@ impl Runtime {
         Epoll::new(&self.shared)
     }
 
+    /// The router for what is on no prefix.
+    pub fn gateway(&self, is_v4: bool) -> Option<std::net::IpAddr> {
+        let shard = self.shared.shards.first()?;
+        shard.with(|core| {
+            let settings = core.stack.config().settings();
+            if is_v4 { settings.gateway_v4.map(Into::into) } else { settings.gateway_v6.map(Into::into) }
+        })
+    }
+
     /// How many shards there are: one for each queue pair.
     pub fn shards(&self) -> usize {
         self.shared.shards.len()
+    }
+
+    /// Whether other processes have some of the NIC's queue pairs. Who connects from here cannot choose that the answers
+    /// come to this process rather than to one of those, and is refused
+    /// ([`OpenError::NoSteering`]).
+    pub fn is_part(&self) -> bool {
+        self.shared.is_part
     }
 
     /// The instances' IDs, in the order of the shards.
@@ -212,6 +230,14 @@ impl Runtime {
     /// There is no directory for the socket, or it is not ours alone; or the system refuses.
     pub fn serve_control(&self) -> Result<control::Server, ControlError> {
         self.serve_control_in(&control::own_directory()?)
+    }
+
+    /// As [`Self::serve_control`], at a socket that another process has [lent](control::lend) this one.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn serve_control_at(&self, listener: UnixListener) -> std::io::Result<control::Server> {
+        control::Server::start_at(&self.shared, listener)
     }
 
     /// As [`Self::serve_control`], in a directory of the caller's choice: its user's, and nobody else's to write to.

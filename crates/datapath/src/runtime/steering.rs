@@ -20,7 +20,7 @@ impl Shared {
         local: Option<IpAddr>,
         shard: usize,
     ) -> Result<impl Fn(u16) -> bool + use<'_>, OpenError> {
-        let several = self.shards.len() > 1;
+        let several = self.shards.len() > 1 || self.is_part;
         let handed_over = self.kernel.as_ref().is_some_and(|kernel| kernel.handover.is_some());
         if several && self.rss.is_none() && !handed_over {
             return Err(OpenError::NoSteering(remote));

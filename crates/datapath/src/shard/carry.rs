@@ -59,6 +59,7 @@ impl Core {
     /// Whatever is due.
     pub(super) fn check_timers(&mut self) {
         let now = self.now();
+        self.burst.check(now);
         self.handle_stack_timeout(now);
         if self.napi.get().timer().is_some_and(|at| at <= now) {
             let actions = self.napi.act(Call::Timer(now));
@@ -134,6 +135,7 @@ impl Core {
 
     /// One iteration of an application's busy poll.
     pub(super) fn busy_poll(&mut self, poller: Poller, budget: u16, prefer: bool) -> u16 {
+        self.burst.end();
         self.check_timers();
         let Some(budget) = self.napi.begin(Call::BeginBusyPoll(poller, budget, prefer)) else { return 0 };
         self.finish_busy_poll(budget)

@@ -4,6 +4,7 @@
 //! letting go: take the interrupts, timers and mail that found the lock busy, run the softirq if it was raised, send, post
 //! events, and see to it that somebody is responsible for what may happen next (`cover.rs`).
 
+mod burst;
 mod carry;
 mod core;
 mod drive;
@@ -22,6 +23,7 @@ use abey_nic::QueuePair;
 use abey_tcpip::Stack;
 
 pub(crate) use self::core::{By, Core};
+pub(crate) use self::drive::Drive;
 pub(crate) use self::line::{Causes, Line};
 pub(crate) use self::view::ShardView;
 pub(crate) use self::watch::Watch;

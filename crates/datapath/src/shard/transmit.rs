@@ -48,7 +48,7 @@ impl Transmit {
         (self.head, self.len) = (0, 0);
     }
 
-    /// Moves what the stack has into the ring: how many frames.
+    /// Moves what the stack has into the ring: how many frames. The device is not told.
     pub(super) fn flush(
         &mut self,
         now: Nanos,
@@ -69,9 +69,6 @@ impl Transmit {
             if self.is_held_up() {
                 break;
             }
-        }
-        if sent > 0 {
-            nic.kick()?;
         }
         Ok(sent)
     }

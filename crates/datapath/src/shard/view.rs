@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use abey_delivery::NapiSettings;
 use abey_nic::{LinkState, Warning};
+use abey_tcpip::SocketInfo;
 
 use super::Shard;
 use crate::counters::Counters;
@@ -41,6 +42,19 @@ impl Shard {
                 warning: core.nic.warning(),
                 failed: core.failed.clone(),
             }
+        })
+    }
+}
+
+impl Shard {
+    /// How many sockets there are, and the first `most` of them.
+    pub(crate) fn look_at_sockets(&self, most: usize) -> (usize, Vec<SocketInfo>) {
+        let mut some = Vec::with_capacity(most);
+        self.with(|core| {
+            let sockets = core.stack.sockets();
+            let all = sockets.len();
+            some.extend(sockets.take(most));
+            (all, some)
         })
     }
 }

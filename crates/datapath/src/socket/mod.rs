@@ -39,6 +39,9 @@ mod sealed {
 pub struct Parts<'a> {
     pub(crate) runtime: &'a Arc<Shared>,
     pub(crate) parts: &'a [Part],
+    /// It takes connections and no data: packets that are worth polling for are its connections'. As in the kernel, where
+    /// a listener carries no NAPI ID, an epoll that has nothing else polls no queue and drives none.
+    pub(crate) listens: bool,
 }
 
 impl Shared {
@@ -48,8 +51,12 @@ impl Shared {
     }
 }
 
-/// "No timeout" in [`Handle::timeout`].
+/// "No timeout" in a [`Handle`]'s.
 const NEVER: u64 = u64::MAX;
+
+fn word(timeout: Option<Duration>) -> u64 {
+    timeout.map_or(NEVER, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(NEVER))
+}
 
 /// A socket; dropping it closes it.
 #[derive(Debug)]
@@ -59,7 +66,9 @@ pub(crate) struct Handle {
     /// Its port, where that is shared with the kernel. Given back after the parts are closed.
     pub(crate) lease: Option<Lease>,
     nonblocking: AtomicBool,
-    timeout: AtomicU64,
+    /// For calls that read or accept, and for those that write.
+    read_timeout: AtomicU64,
+    write_timeout: AtomicU64,
 }
 
 impl Handle {
@@ -75,7 +84,8 @@ impl Handle {
             parts,
             lease: None,
             nonblocking: AtomicBool::new(false),
-            timeout: AtomicU64::new(NEVER),
+            read_timeout: AtomicU64::new(NEVER),
+            write_timeout: AtomicU64::new(NEVER),
         }
     }
 
@@ -88,12 +98,23 @@ impl Handle {
     }
 
     pub(crate) fn set_timeout(&self, timeout: Option<Duration>) {
-        let nanos = timeout.map_or(NEVER, |timeout| u64::try_from(timeout.as_nanos()).unwrap_or(NEVER));
-        self.timeout.store(nanos, Ordering::Relaxed);
+        self.set_read_timeout(timeout);
+        self.set_write_timeout(timeout);
     }
 
-    pub(crate) fn timeout(&self) -> Option<Duration> {
-        let nanos = self.timeout.load(Ordering::Relaxed);
+    pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) {
+        self.read_timeout.store(word(timeout), Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_write_timeout(&self, timeout: Option<Duration>) {
+        self.write_timeout.store(word(timeout), Ordering::Relaxed);
+    }
+
+    /// How long a call may wait that waits for `interest`.
+    fn timeout(&self, interest: Readiness) -> Option<Duration> {
+        let of_direction =
+            if interest.contains(Readiness::WRITABLE) { &self.write_timeout } else { &self.read_timeout };
+        let nanos = of_direction.load(Ordering::Relaxed);
         (nanos != NEVER).then(|| Duration::from_nanos(nanos))
     }
 
@@ -105,7 +126,27 @@ impl Handle {
     /// Does something at once, in the first part.
     pub(crate) fn now<R>(&self, work: impl FnOnce(&mut Core, SocketId) -> Result<R, IoError>) -> Result<R, Error> {
         let part = self.part();
-        on(&part.shard, |core| work(core, part.socket))
+        on(part, |core| work(core, part.socket))
+    }
+
+    /// What it is ready for, in any part.
+    pub(crate) fn readiness(&self) -> Readiness {
+        let one = |part: &Part| part.shard.with(|core| core.readiness(part.socket, false));
+        self.parts.iter().fold(Readiness::NONE, |all, part| all | one(part))
+    }
+
+    /// Does something in the first part where it need not wait.
+    pub(crate) fn at_once<R>(
+        &self,
+        mut work: impl FnMut(&Arc<Shard>, &mut Core, SocketId) -> Result<R, IoError>,
+    ) -> Result<R, Error> {
+        for part in &self.parts {
+            match on(part, |core| work(&part.shard, core, part.socket)) {
+                Err(Error::Socket(IoError::WouldBlock)) => {}
+                done => return done,
+            }
+        }
+        Err(IoError::WouldBlock.into())
     }
 
     /// Does something that may have to wait until a part is ready for `interest`, in the first part where it need not.
@@ -114,13 +155,11 @@ impl Handle {
         interest: Readiness,
         mut work: impl FnMut(&Arc<Shard>, &mut Core, SocketId) -> Result<R, IoError>,
     ) -> Result<R, Error> {
-        let until = self.timeout().map(|timeout| self.runtime.clock.after(timeout));
+        let until = self.timeout(interest).map(|timeout| self.runtime.clock.after(timeout));
         loop {
-            for part in &self.parts {
-                match on(&part.shard, |core| work(&part.shard, core, part.socket)) {
-                    Err(Error::Socket(IoError::WouldBlock)) => {}
-                    done => return done,
-                }
+            match self.at_once(&mut work) {
+                Err(Error::Socket(IoError::WouldBlock)) => {}
+                done => return done,
             }
             if self.is_nonblocking() {
                 return Err(IoError::WouldBlock.into());
@@ -133,9 +172,10 @@ impl Handle {
     }
 }
 
-/// Does something in a shard, if that is possible at all.
-pub(crate) fn on<R>(shard: &Shard, work: impl FnOnce(&mut Core) -> Result<R, IoError>) -> Result<R, Error> {
-    shard.with(|core| {
+/// Does something with a socket's part, if that is possible at all.
+pub(crate) fn on<R>(part: &Part, work: impl FnOnce(&mut Core) -> Result<R, IoError>) -> Result<R, Error> {
+    part.shard.with(|core| {
+        core.touch(part.socket);
         if core.over {
             return Err(Error::RuntimeGone);
         }
@@ -146,8 +186,9 @@ pub(crate) fn on<R>(shard: &Shard, work: impl FnOnce(&mut Core) -> Result<R, IoE
     })
 }
 
-impl Drop for Handle {
-    fn drop(&mut self) {
+impl Handle {
+    /// Closes every part; the handle says from now on that there is no such socket.
+    fn close(&self) {
         for Part { shard, socket } in &self.parts {
             let watches = shard.with(|core| {
                 let now = core.stack_now();
@@ -162,5 +203,11 @@ impl Drop for Handle {
                 }
             }
         }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.close();
     }
 }

@@ -1,17 +1,17 @@
 //! TCP connections.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use abey_nic::Protocol;
-use abey_tcpip::{IoError, Keepalive, Local, Readiness, Shutdown, SocketError};
+use abey_tcpip::{IoError, Keepalive, Local, Readiness, Shutdown, SocketError, SocketId};
 
 use super::{Handle, Parts, Source, sealed};
 use crate::error::{Error, OpenError};
-use crate::kernel::Users;
+use crate::kernel::{Lease, Users};
 use crate::runtime::{Runtime, Shared};
 use crate::shard::{Core, Shard};
 use crate::wait::{Part, wait_for};
@@ -73,9 +73,25 @@ impl TcpStream {
         }
     }
 
+    /// Whether the connection was established, and is not over since; its data may still be read when it is.
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn is_connected(&self) -> Result<bool, Error> {
+        self.0.now(|core, socket| Ok(core.stack.is_connected(socket)))
+    }
+
+    /// Whether the link of the connection's NIC was there and is no more: nobody will answer.
+    pub fn link_is_lost(&self) -> bool {
+        self.0.part().shard.with(Core::link_is_lost)
+    }
+
     /// Waits until the connection is established or has failed. A peer at the other end of the wire that has gone will not
     /// answer; one that was never there may still come.
-    fn wait_until_connected(&self, timeout: Option<Duration>) -> Result<(), OpenError> {
+    ///
+    /// # Errors
+    /// The time is over, or the link is lost.
+    pub fn wait_until_connected(&self, timeout: Option<Duration>) -> Result<(), OpenError> {
         let clock = self.0.runtime.clock;
         let until = timeout.map(|timeout| clock.after(timeout));
         loop {
@@ -87,7 +103,7 @@ impl TcpStream {
             if until.is_some_and(|until| clock.now() >= until) {
                 return Err(OpenError::TimedOut);
             }
-            if self.0.part().shard.with(Core::link_is_lost) {
+            if self.link_is_lost() {
                 return Err(OpenError::LinkDown { device: self.0.runtime.device.clone() });
             }
         }
@@ -109,9 +125,85 @@ impl TcpStream {
         Ok(stream)
     }
 
-    /// The port is chosen so that the NIC steers the answers to this shard.
+    /// As [`Self::connect_nonblocking`], from an end that is given in part or whole. A port that is given was bound by a
+    /// kernel socket of the caller's, which is its reservation where the device is shared with the kernel (AF_XDP) and
+    /// stays open as long as the stream; the shard is then the one that the answers arrive in.
+    ///
+    /// # Errors
+    /// What is known to be impossible; an address that is not the runtime's, or two equal connections.
+    pub fn connect_from(
+        runtime: &Runtime,
+        address: Option<IpAddr>,
+        port: Option<u16>,
+        remote: SocketAddr,
+    ) -> Result<Self, OpenError> {
+        let shared = runtime.shared();
+        let address = address.or_else(|| shared.source_for(remote.ip()));
+        let stream = match port {
+            None => Self::start_from(shared, shared.next_shard(), address, remote)?,
+            Some(port) => Self::start_bound(shared, address, port, remote)?,
+        };
+        stream.set_nonblocking(true);
+        Ok(stream)
+    }
+
     fn start(runtime: &Arc<Shared>, shard: &Arc<Shard>, remote: SocketAddr) -> Result<Self, OpenError> {
-        let address = runtime.source_for(remote.ip());
+        Self::start_from(runtime, shard, runtime.source_for(remote.ip()), remote)
+    }
+
+    /// From a port that the caller holds in the kernel.
+    fn start_bound(
+        runtime: &Arc<Shared>,
+        address: Option<IpAddr>,
+        port: u16,
+        remote: SocketAddr,
+    ) -> Result<Self, OpenError> {
+        let mut fits = None;
+        for shard in runtime.shards.iter() {
+            if runtime.steering(remote, address, shard.index.as_usize())?(port) {
+                fits = Some(shard);
+                break;
+            }
+        }
+        let shard = fits.ok_or(OpenError::NoSteering(remote))?;
+        let lease = runtime.kernel.as_ref().map(|kernel| kernel.adopt(Protocol::Tcp, port)).transpose()?;
+        if let Some(lease) = &lease {
+            lease.set_shard(shard.index);
+        }
+        let socket = runtime.open(shard, |core| {
+            let now = core.stack_now();
+            core.stack.connect_from(now, Local { address, port: Some(port) }, remote, |_| true)
+        })?;
+        let own = address.map(|address| SocketAddr::new(address, port));
+        Ok(Self::started(runtime, shard, socket, lease, own, remote))
+    }
+
+    /// A connection that was begun, whose port is needed as long as the stack knows it.
+    fn started(
+        runtime: &Arc<Shared>,
+        shard: &Arc<Shard>,
+        socket: SocketId,
+        lease: Option<Lease>,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Self {
+        let mut handle = Handle::new(runtime, vec![Part { shard: shard.clone(), socket }]);
+        handle.lease = lease.map(|mut lease| {
+            if let Some(local) = local {
+                lease.set_users(Users::Flow { shard: Arc::downgrade(shard), local, remote });
+            }
+            lease
+        });
+        Self(handle)
+    }
+
+    /// The port is chosen so that the NIC steers the answers to this shard.
+    fn start_from(
+        runtime: &Arc<Shared>,
+        shard: &Arc<Shard>,
+        address: Option<IpAddr>,
+        remote: SocketAddr,
+    ) -> Result<Self, OpenError> {
         let steers = runtime.steering(remote, address, shard.index.as_usize())?;
         let connect = |core: &mut Core, port, accepts: &dyn Fn(u16) -> bool| {
             let now = core.stack_now();
@@ -120,7 +212,7 @@ impl TcpStream {
         };
         let Some(kernel) = &runtime.kernel else {
             let (socket, _) = runtime.open(shard, |core| connect(core, None, &steers))?;
-            return Ok(Self(Handle::new(runtime, vec![Part { shard: shard.clone(), socket }])));
+            return Ok(Self::started(runtime, shard, socket, None, None, remote));
         };
         let (socket, local, lease) = match kernel.reserve_any(Protocol::Tcp, &steers) {
             Ok(lease) => {
@@ -143,14 +235,7 @@ impl TcpStream {
             }
             Err(error) => return Err(error),
         };
-        let mut handle = Handle::new(runtime, vec![Part { shard: shard.clone(), socket }]);
-        handle.lease = lease.map(|mut lease| {
-            if let Some(local) = local {
-                lease.set_users(Users::Flow { shard: Arc::downgrade(shard), local, remote });
-            }
-            lease
-        });
-        Ok(Self(handle))
+        Ok(Self::started(runtime, shard, socket, lease, local, remote))
     }
 
     /// Reads what is there; 0 is the end of the stream.
@@ -175,6 +260,43 @@ impl TcpStream {
     /// [`Error::is_would_block`] if the stream is non-blocking and there is no room; what happened to the connection.
     pub fn write(&self, bytes: &[u8]) -> Result<usize, Error> {
         self.0.when(Readiness::WRITABLE, |_, core, socket| core.stack.write(socket, bytes))
+    }
+
+    /// As [`Self::read`], without waiting, whatever [`Self::set_nonblocking`] says (MSG_DONTWAIT).
+    ///
+    /// # Errors
+    /// As [`Self::read`] of a stream that is non-blocking.
+    pub fn try_read(&self, to: &mut [u8]) -> Result<usize, Error> {
+        self.0.now(|core, socket| core.stack.read(socket, to).map_err(established))
+    }
+
+    /// As [`Self::peek`], without waiting.
+    ///
+    /// # Errors
+    /// As [`Self::peek`] of a stream that is non-blocking.
+    pub fn try_peek(&self, to: &mut [u8]) -> Result<usize, Error> {
+        self.0.now(|core, socket| core.stack.peek(socket, to).map_err(established))
+    }
+
+    /// As [`Self::write`], without waiting.
+    ///
+    /// # Errors
+    /// As [`Self::write`] of a stream that is non-blocking.
+    pub fn try_write(&self, bytes: &[u8]) -> Result<usize, Error> {
+        self.0.now(|core, socket| core.stack.write(socket, bytes))
+    }
+
+    /// How many bytes are there to read (FIONREAD).
+    ///
+    /// # Errors
+    /// If the connection or the runtime is gone.
+    pub fn readable_bytes(&self) -> Result<usize, Error> {
+        self.0.now(|core, socket| core.stack.readable_bytes(socket))
+    }
+
+    /// What it is ready for at the moment.
+    pub fn readiness(&self) -> Readiness {
+        self.0.readiness()
     }
 
     /// Writes everything.
@@ -258,6 +380,14 @@ impl TcpStream {
         self.0.now(|core, socket| core.stack.unacknowledged_bytes(socket))
     }
 
+    /// Bytes that were written and never sent.
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn unsent_bytes(&self) -> Result<usize, Error> {
+        self.0.now(|core, socket| core.stack.unsent_bytes(socket))
+    }
+
     /// The own end's address.
     ///
     /// # Errors
@@ -293,6 +423,32 @@ impl TcpStream {
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         self.0.set_timeout(timeout);
     }
+
+    /// How long one call that reads waits at most (SO_RCVTIMEO).
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) {
+        self.0.set_read_timeout(timeout);
+    }
+
+    /// How long one call that writes waits at most (SO_SNDTIMEO).
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) {
+        self.0.set_write_timeout(timeout);
+    }
+
+    /// The bytes it takes before its program reads them (SO_RCVBUF), from now on fixed.
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn set_receive_buffer(&self, bytes: usize) -> Result<(), Error> {
+        self.0.now(|core, socket| core.stack.set_receive_buffer(socket, bytes))
+    }
+
+    /// The bytes that may be written before the peer acknowledges them (SO_SNDBUF).
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn set_send_buffer(&self, bytes: usize) -> Result<(), Error> {
+        self.0.now(|core, socket| core.stack.set_send_buffer(socket, bytes))
+    }
 }
 
 /// A connection that is still being made has nothing to read *yet*.
@@ -320,6 +476,6 @@ impl sealed::Sealed for TcpStream {}
 
 impl Source for TcpStream {
     fn parts(&self) -> Parts<'_> {
-        Parts { runtime: &self.0.runtime, parts: &self.0.parts }
+        Parts { runtime: &self.0.runtime, parts: &self.0.parts, listens: false }
     }
 }

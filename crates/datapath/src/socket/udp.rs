@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abey_nic::Protocol;
-use abey_tcpip::Readiness;
+use abey_tcpip::{IoError, Message, Readiness, Shutdown, SocketError, SocketId};
 
 use super::{Handle, Parts, Source, sealed};
 use crate::error::{Error, OpenError};
-use crate::runtime::Runtime;
+use crate::kernel::Lease;
+use crate::runtime::{Runtime, Shared};
+use crate::shard::Core;
 use crate::wait::Part;
 
 /// A UDP socket. It has a part in every shard, and datagrams are received wherever they arrive.
@@ -37,12 +39,37 @@ impl UdpSocket {
         Self::open(runtime, at, shard..shard + 1)
     }
 
-    fn open(runtime: &Runtime, mut at: SocketAddr, shards: std::ops::Range<usize>) -> Result<Self, OpenError> {
+    /// Binds in every shard, beside a socket of the kernel's that is the caller's and is bound to this port: where the
+    /// device is shared with the kernel (AF_XDP), that socket is the reservation of the port, which this redirects. The
+    /// caller keeps it open as long as this one.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub fn bind_beside(runtime: &Runtime, at: SocketAddr) -> Result<Self, OpenError> {
+        let shared = runtime.shared();
+        let lease = match &shared.kernel {
+            Some(kernel) => Some(kernel.adopt(Protocol::Udp, at.port())?),
+            None => None,
+        };
+        Self::open_with(shared, at, 0..runtime.shards(), lease)
+    }
+
+    fn open(runtime: &Runtime, at: SocketAddr, shards: std::ops::Range<usize>) -> Result<Self, OpenError> {
         let runtime = runtime.shared();
         let lease = runtime.reserve(Protocol::Udp, at.port())?;
+        Self::open_with(runtime, at, shards, lease)
+    }
+
+    fn open_with(
+        runtime: &Arc<Shared>,
+        mut at: SocketAddr,
+        shards: std::ops::Range<usize>,
+        lease: Option<Lease>,
+    ) -> Result<Self, OpenError> {
         if let Some(lease) = &lease {
             at.set_port(lease.port());
         }
+        // The parts that exist are closed again if one of them cannot be opened.
         let mut handle = Handle::new(runtime, Vec::new());
         for shard in &runtime.shards[shards] {
             let (socket, bound) = runtime.open(shard, |core| {
@@ -59,13 +86,14 @@ impl UdpSocket {
         Ok(Self(handle))
     }
 
-    /// Sends to, and hears, `peer` only from now on; `None` undoes it.
+    /// Sends to, and hears, `peer` only from now on; `None` undoes it. One that was bound to no address gets the one that
+    /// leads there.
     ///
     /// # Errors
     /// If no route leads there.
     pub fn connect(&self, peer: Option<SocketAddr>) -> Result<(), Error> {
         for part in &self.0.parts {
-            super::on(&part.shard, |core| core.stack.connect_datagram(part.socket, peer))?;
+            super::on(part, |core| core.stack.connect_datagram(part.socket, peer))?;
         }
         Ok(())
     }
@@ -76,7 +104,28 @@ impl UdpSocket {
     /// [`Error::is_would_block`] if the socket is non-blocking and too much waits to be sent; a datagram longer than a
     /// packet; what happened to an earlier one.
     pub fn send_to(&self, payload: &[u8], peer: Option<SocketAddr>) -> Result<usize, Error> {
-        self.0.when(Readiness::WRITABLE, |_, core, socket| core.stack.send_to(socket, payload, peer))
+        self.send_from(payload, peer, None)
+    }
+
+    /// As [`Self::send_to`], from a certain own address (IP_PKTINFO).
+    ///
+    /// # Errors
+    /// As [`Self::send_to`], or an address that is not the runtime's.
+    pub fn send_from(&self, payload: &[u8], peer: Option<SocketAddr>, from: Option<IpAddr>) -> Result<usize, Error> {
+        self.0.when(Readiness::WRITABLE, |_, core, socket| core.stack.send_from(socket, payload, peer, from))
+    }
+
+    /// As [`Self::send_from`], without waiting.
+    ///
+    /// # Errors
+    /// As [`Self::send_from`] of a socket that is non-blocking.
+    pub fn try_send_from(
+        &self,
+        payload: &[u8],
+        peer: Option<SocketAddr>,
+        from: Option<IpAddr>,
+    ) -> Result<usize, Error> {
+        self.0.at_once(|_, core, socket| core.stack.send_from(socket, payload, peer, from))
     }
 
     /// Receives one datagram: how many of its bytes were copied (the rest is lost), from whom, and to which own address.
@@ -87,7 +136,92 @@ impl UdpSocket {
         self.0.when(Readiness::READABLE, |_, core, socket| core.stack.recv_from(socket, to))
     }
 
-    /// The address it is bound at.
+    /// Shows the first datagram that was received to `take`, and then forgets it unless it is to `stay` (MSG_PEEK). `take` is
+    /// called under the shard's lock, and at most once.
+    ///
+    /// # Errors
+    /// As [`Self::recv_from`]; [`IoError::Ended`] of a socket that was shut down for reading.
+    pub fn recv_with<R>(&self, stay: bool, take: impl FnOnce(&Message<'_>) -> R) -> Result<R, Error> {
+        let mut take = Some(take);
+        self.0.when(Readiness::READABLE, |_, core, socket| show(core, socket, stay, &mut take))
+    }
+
+    /// As [`Self::recv_with`], without waiting.
+    ///
+    /// # Errors
+    /// As [`Self::recv_with`] of a socket that is non-blocking.
+    pub fn try_recv_with<R>(&self, stay: bool, take: impl FnOnce(&Message<'_>) -> R) -> Result<R, Error> {
+        let mut take = Some(take);
+        self.0.at_once(|_, core, socket| show(core, socket, stay, &mut take))
+    }
+
+    /// Bytes of the datagram that is next to be received, if there is one (FIONREAD).
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn next_bytes(&self) -> Result<Option<usize>, Error> {
+        for part in &self.0.parts {
+            let found = super::on(part, |core| core.stack.next_datagram_bytes(part.socket))?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// What it is ready for at the moment.
+    pub fn readiness(&self) -> Readiness {
+        self.0.readiness()
+    }
+
+    /// The error that waits, if any (SO_ERROR); it waits no more.
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn take_error(&self) -> Result<Option<SocketError>, Error> {
+        for part in &self.0.parts {
+            let error = super::on(part, |core| core.stack.take_error(part.socket))?;
+            if error.is_some() {
+                return Ok(error);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Shuts one direction or both.
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
+        for part in &self.0.parts {
+            super::on(part, |core| {
+                let now = core.stack_now();
+                core.stack.shutdown(now, part.socket, how)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// How many bytes wait to be received at most, in each shard (SO_RCVBUF). Clamped to 2 KiB .. 256 MiB.
+    ///
+    /// # Errors
+    /// If the runtime is gone.
+    pub fn set_receive_buffer(&self, bytes: usize) -> Result<(), Error> {
+        for part in &self.0.parts {
+            super::on(part, |core| core.stack.set_receive_buffer(part.socket, bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Whom it is connected to.
+    ///
+    /// # Errors
+    /// [`IoError::NotConnected`], or the runtime is gone.
+    pub fn peer_addr(&self) -> Result<SocketAddr, Error> {
+        self.0.now(|core, socket| core.stack.peer_addr(socket))
+    }
+
+    /// The address it is bound at, or sends from.
     ///
     /// # Errors
     /// If the runtime is gone.
@@ -111,10 +245,22 @@ impl UdpSocket {
     }
 }
 
+fn show<R>(
+    core: &mut Core,
+    socket: SocketId,
+    stay: bool,
+    take: &mut Option<impl FnOnce(&Message<'_>) -> R>,
+) -> Result<R, IoError> {
+    core.stack.receive_with(socket, stay, |message| {
+        let take = take.take().expect("a datagram was shown, so the call has ended");
+        take(message)
+    })
+}
+
 impl sealed::Sealed for UdpSocket {}
 
 impl Source for UdpSocket {
     fn parts(&self) -> Parts<'_> {
-        Parts { runtime: &self.0.runtime, parts: &self.0.parts }
+        Parts { runtime: &self.0.runtime, parts: &self.0.parts, listens: false }
     }
 }

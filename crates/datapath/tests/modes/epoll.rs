@@ -213,3 +213,44 @@ fn datagrams_go_both_ways_in_every_mode() {
         }
     }
 }
+
+#[test]
+fn a_listener_alone_is_not_polled_for() {
+    let (client, server) = pair(mode("fullbusy"), 1);
+    let listener = listener(&server);
+    let epoll = server.epoll();
+    epoll.add(&listener, 1, Interest::IN).expect("new");
+    assert!(nothing(&epoll));
+    let there = std::thread::scope(|scope| {
+        let there = scope.spawn(|| connect(&client, at(9)));
+        assert_eq!(wait(&epoll)[0].token, 1);
+        there.join().expect("connected")
+    });
+    let counters = server.counters(None);
+    assert_eq!(
+        (counters.busy_polls, counters.driven_sleeps),
+        (0, 0),
+        "as in the kernel, a listener is on no NAPI instance"
+    );
+    let (here, _) = listener.accept().expect("a connection");
+    epoll.add(&here, 2, Interest::IN).expect("new");
+    there.write_all(b"a").expect("written");
+    assert_eq!(wait(&epoll)[0].token, 2);
+    assert!(server.counters(None).busy_polls > 0, "a connection is");
+}
+
+#[test]
+fn an_answer_does_not_wait_for_a_program_that_does_not_come_back() {
+    let (client, server) = pair(mode("suspend20"), 1);
+    let listener = listener(&server);
+    let ends = [connection(&client, &listener), connection(&client, &listener)];
+    let epoll = server.epoll();
+    for (token, (there, here)) in ends.iter().enumerate() {
+        epoll.add(here, token as u64, Interest::IN).expect("new");
+        there.write_all(b"question").expect("written");
+    }
+    // Both have a question, and one wait tells of both; the program answers one and does something else.
+    eventually("both are told of", || wait(&epoll).len() == 2);
+    ends[0].1.write_all(b"answer").expect("written");
+    read(&ends[0].0, 6);
+}

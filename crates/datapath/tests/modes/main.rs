@@ -1,6 +1,7 @@
 //! Two runtimes over the shared-memory NIC in one process, in every mode.
 
 mod epoll;
+mod outside;
 mod settings;
 mod support;
 mod traffic;

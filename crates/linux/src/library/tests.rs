@@ -9,9 +9,19 @@ fn configs() -> impl Strategy<Value = LibraryConfig> {
     let span = || option::of((1..u64::MAX).prop_map(Nanos::from_nanos));
     let steering = option::of(any::<u32>().prop_map(|n| Steering { queues: NonZeroU32::new(n) }));
     let skip = proptest::collection::vec("[^,\0]{1,8}", 0..4);
+    let places = (option::of(datapaths()), option::of("[^\0]{1,9}".prop_map(std::path::PathBuf::from)));
     let flags = any::<[bool; 3]>();
-    (option::of(mode), option::of(epoll), span(), span(), steering, skip, flags).prop_map(
-        |(mode, epoll, max_wait, socket_busy_poll, steering, skip, [poll_on_zero_timeout, strict, disabled])| {
+    (option::of(mode), option::of(epoll), span(), span(), steering, skip, flags, places).prop_map(
+        |(
+            mode,
+            epoll,
+            max_wait,
+            socket_busy_poll,
+            steering,
+            skip,
+            [poll_on_zero_timeout, strict, disabled],
+            (datapath, control_directory),
+        )| {
             LibraryConfig {
                 mode,
                 epoll,
@@ -19,10 +29,31 @@ fn configs() -> impl Strategy<Value = LibraryConfig> {
                 socket_busy_poll,
                 poll_on_zero_timeout: poll_on_zero_timeout && epoll.is_none_or(|epoll| epoll.usecs == 0),
                 steering,
+                datapath,
+                control_directory,
                 strict,
                 disabled,
                 skip,
             }
+        },
+    )
+}
+
+fn datapaths() -> impl Strategy<Value = DatapathConfig> {
+    let mode = (0..Mode::EXAMPLES.len()).prop_map(|n| Mode::EXAMPLES[n].parse::<Mode>().expect("an example"));
+    let addresses = proptest::collection::vec(any::<(std::net::IpAddr, u8)>(), 0..3);
+    let gateways = proptest::collection::vec(any::<std::net::IpAddr>(), 0..3);
+    let cpus = proptest::collection::vec(any::<usize>(), 0..3);
+    let broker = ("\\PC{0,9}", "\\PC{0,9}").prop_map(|(socket, token)| BrokerAddress { socket, token });
+    ("\\PC{0,9}", mode, addresses, gateways, option::of(any::<usize>()), cpus, option::of(broker)).prop_map(
+        |(nic, mode, addresses, gateways, queues, cpus, broker)| DatapathConfig {
+            nic,
+            mode,
+            addresses,
+            gateways,
+            queues,
+            cpus,
+            broker,
         },
     )
 }

@@ -189,6 +189,10 @@ impl QueuePair for XdpQueue {
         waits || self.socket.receive.is_ready()
     }
 
+    fn tells_while_masked(&self) -> bool {
+        true
+    }
+
     fn acknowledge(&mut self) -> Result<bool, ReceiveError> {
         Ok(self.socket.receive.is_ready())
     }
@@ -197,6 +201,10 @@ impl QueuePair for XdpQueue {
         let mut counters = self.counters;
         counters.drops.kernel = self.socket.dropped();
         counters
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.counters.system_calls
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -5,15 +5,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
     XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
 };
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+use rustix::net::{bind, sockopt};
 
 use super::rings::{Consumer, Producer};
-use super::{XdpCopy, XdpShape};
+use super::{Facts, XdpCopy, XdpShape};
 use crate::frame::ETHERNET_HEADER;
 use crate::open::OpenError;
 
@@ -35,38 +36,52 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Opens a socket for `queue` of the device with this index and gives the kernel its receive buffers.
+    /// Makes `descriptor`, a fresh AF_XDP socket, the one of `queue` and gives the kernel its receive buffers.
     ///
     /// The kernel lets go of a queue a moment after its last socket was closed, so a queue that is taken is asked for
     /// again for a second.
-    pub(super) fn open(device: &str, index: u32, queue: u32, mtu: usize, shape: &XdpShape) -> Result<Self, OpenError> {
-        let chunk = chunk_for(mtu).ok_or_else(|| OpenError::Refused {
-            device: device.to_owned(),
-            reason: format!("its MTU is {mtu} bytes and AF_XDP frames are shorter than a page; make it 3500 or less"),
-        })?;
+    pub(super) fn open(facts: &Facts, queue: u32, descriptor: OwnedFd, shape: &XdpShape) -> Result<Self, OpenError> {
+        let chunk = facts.chunk()?;
+        let refused = |error| refusal(&facts.device, Some(queue), shape.copy, error);
+        let buffers = Buffers::new(chunk, 2 * shape.slots).map_err(refused)?;
+        buffers.register(&descriptor).map_err(refused)?;
+        Self::open_with(facts, queue, descriptor, buffers, shape)
+    }
+
+    /// As [`Self::open`], with what [`socket_to_hand_out`] made.
+    pub(super) fn open_claimed(
+        facts: &Facts,
+        queue: u32,
+        descriptor: OwnedFd,
+        memory: &OwnedFd,
+        shape: &XdpShape,
+    ) -> Result<Self, OpenError> {
+        let refused = |error| refusal(&facts.device, Some(queue), shape.copy, error);
+        let buffers = Buffers::shared(memory, facts.chunk()?, 2 * shape.slots).map_err(refused)?;
+        Self::open_with(facts, queue, descriptor, buffers, shape)
+    }
+
+    fn open_with(
+        facts: &Facts,
+        queue: u32,
+        descriptor: OwnedFd,
+        buffers: Buffers,
+        shape: &XdpShape,
+    ) -> Result<Self, OpenError> {
+        let refused = |error| refusal(&facts.device, Some(queue), shape.copy, error);
+        let mut socket = Self::prepare(descriptor, buffers, shape.slots).map_err(refused)?;
         let end = Instant::now() + LETTING_GO;
         loop {
-            match Self::try_open(index, queue, chunk, shape).map_err(|error| refusal(device, queue, shape.copy, error))
-            {
+            match socket.bind(facts.index, queue, shape.copy).map_err(refused) {
                 Err(OpenError::InUse { .. }) if Instant::now() < end => std::thread::sleep(LETTING_GO / 100),
-                other => return other,
+                other => return other.map(|()| socket),
             }
         }
     }
 
-    fn try_open(index: u32, queue: u32, chunk: usize, shape: &XdpShape) -> io::Result<Self> {
-        let slots = shape.slots;
-        let buffers = Buffers::new(chunk, 2 * slots)?;
-        let descriptor = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        let memory = XdpUmemReg {
-            addr: buffers.base.as_ptr().addr() as u64,
-            len: buffers.bytes as u64,
-            chunk_size: chunk as u32,
-            headroom: 0,
-            flags: XdpUmemRegFlags::empty(),
-            tx_metadata_len: 0,
-        };
-        sockopt::set_xdp_umem_reg(&descriptor, memory)?;
+    /// Everything before the socket is bound but for its memory: the rings.
+    fn prepare(descriptor: OwnedFd, buffers: Buffers, slots: u32) -> io::Result<Self> {
+        let chunk = buffers.chunk;
         sockopt::set_xdp_umem_fill_ring_size(&descriptor, slots)?;
         sockopt::set_xdp_umem_completion_ring_size(&descriptor, slots)?;
         sockopt::set_xdp_rx_ring_size(&descriptor, slots)?;
@@ -82,18 +97,22 @@ impl Socket {
             assert!(fill.push(number * chunk as u64), "the fill ring has room for half of the buffers");
         }
         fill.publish();
-        let copy = match shape.copy {
+        Ok(Self { receive, transmit, fill, completion, descriptor, buffers, zero_copy: false })
+    }
+
+    fn bind(&mut self, index: u32, queue: u32, copy: XdpCopy) -> io::Result<()> {
+        let how = match copy {
             XdpCopy::Any => SocketAddrXdpFlags::empty(),
             XdpCopy::Copy => SocketAddrXdpFlags::XDP_COPY,
             XdpCopy::ZeroCopy => SocketAddrXdpFlags::XDP_ZEROCOPY,
         };
-        let flags = copy | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        bind(&descriptor, &SocketAddrXdp::new(flags, index, queue))?;
-        let zero_copy = sockopt::xdp_options(&descriptor)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
-        if shape.copy == XdpCopy::ZeroCopy && !zero_copy {
+        let flags = how | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        bind(&self.descriptor, &SocketAddrXdp::new(flags, index, queue))?;
+        self.zero_copy = sockopt::xdp_options(&self.descriptor)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+        if copy == XdpCopy::ZeroCopy && !self.zero_copy {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
-        Ok(Self { receive, transmit, fill, completion, descriptor, buffers, zero_copy })
+        Ok(())
     }
 
     /// Frames the kernel dropped for want of buffers or of room in the receive ring.
@@ -117,12 +136,36 @@ impl std::fmt::Debug for Socket {
     }
 }
 
+/// The privileged half of [`Socket::open_claimed`]: gives a fresh socket its memory, which is another process's to use.
+///
+/// The pages are the kernel's from then on, and nobody's limit of locked memory counts them: this process may lock what it
+/// likes, and those that have dropped their privileges may not.
+pub(super) fn socket_to_hand_out(facts: &Facts, shape: &XdpShape) -> Result<(OwnedFd, OwnedFd), OpenError> {
+    let (descriptor, chunk) = (facts.socket()?, facts.chunk()?);
+    let make = || -> io::Result<OwnedFd> {
+        let memory = memfd_create("abey-xdp", MemfdFlags::CLOEXEC)?;
+        ftruncate(&memory, chunk as u64 * 2 * u64::from(shape.slots))?;
+        Buffers::shared(&memory, chunk, 2 * shape.slots)?.register(&descriptor)?;
+        Ok(memory)
+    };
+    let memory = make().map_err(|error| refusal(&facts.device, None, shape.copy, error))?;
+    Ok((descriptor, memory))
+}
+
 /// Says what went wrong in words of this crate.
-fn refusal(device: &str, queue: u32, copy: XdpCopy, source: io::Error) -> OpenError {
+pub(super) fn refusal(device: &str, queue: Option<u32>, copy: XdpCopy, source: io::Error) -> OpenError {
     let device = device.to_owned();
+    let Some(queue) = queue else {
+        return match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                OpenError::Permission { device, needs: "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF" }
+            }
+            _ => OpenError::System { action: "make an AF_XDP socket for", device, source },
+        };
+    };
     let reason = match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => {
-            return OpenError::Permission { device, needs: "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF" };
+        Some(libc::ENOBUFS) => {
+            return OpenError::Permission { device, needs: "a higher limit of locked memory (ulimit -l)" };
         }
         Some(libc::EOPNOTSUPP | libc::EINVAL) if copy == XdpCopy::ZeroCopy => {
             format!("zero copy was asked for, and the driver does not offer it on queue {queue}; ask for copy")
@@ -136,7 +179,7 @@ fn refusal(device: &str, queue: u32, copy: XdpCopy, source: io::Error) -> OpenEr
 }
 
 /// The size of a buffer that holds a frame of this MTU; `None` when only more than a page would.
-fn chunk_for(mtu: usize) -> Option<usize> {
+pub(super) fn chunk_for(mtu: usize) -> Option<usize> {
     [2048, 4096].into_iter().find(|chunk| HEADROOM + ETHERNET_HEADER + 4 + mtu <= *chunk)
 }
 
@@ -157,6 +200,31 @@ impl Buffers {
         // SAFETY: a new mapping where the kernel likes it.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags)? };
         Ok(Self { base: NonNull::new(base.cast()).expect("a mapping is not at address 0"), bytes, chunk })
+    }
+
+    /// In memory that other processes have as well.
+    fn shared(memory: &OwnedFd, chunk: usize, count: u32) -> io::Result<Self> {
+        let bytes = chunk * count as usize;
+        if fstat(memory)?.st_size as usize != bytes {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory has the wrong size"));
+        }
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a new mapping where the kernel likes it.
+        let base = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, memory, 0)? };
+        Ok(Self { base: NonNull::new(base.cast()).expect("a mapping is not at address 0"), bytes, chunk })
+    }
+
+    /// Makes the memory the socket's.
+    fn register(&self, socket: &OwnedFd) -> io::Result<()> {
+        let memory = XdpUmemReg {
+            addr: self.base.as_ptr().addr() as u64,
+            len: self.bytes as u64,
+            chunk_size: self.chunk as u32,
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        Ok(sockopt::set_xdp_umem_reg(socket, memory)?)
     }
 
     /// The addresses of the buffers to transmit from.

@@ -32,15 +32,14 @@ pub(crate) struct MemoryNic {
 /// Opens the end of the NIC `name` that was asked for. A creator returns at once, with the link down until a peer
 /// attaches; an attacher returns with the link up.
 pub(crate) fn open(name: &str, end: MemoryEnd, shape: MemoryShape) -> Result<MemoryNic, OpenError> {
-    let device = format!("memory:{name}");
-    if let (MemoryEnd::Create, Some(reason)) = (end, shape.problem()) {
-        return Err(OpenError::Options { reason });
+    if end == MemoryEnd::Create {
+        if let Some(reason) = shape.problem() {
+            return Err(OpenError::Options { reason });
+        }
+        return open_claimed(name, listener(name)?, shape);
     }
-    let address = address(name).map_err(system(&device, "name"))?;
-    let (link, guard) = match end {
-        MemoryEnd::Create => create(&device, &address, shape)?,
-        MemoryEnd::Attach => attach(&device, address)?,
-    };
+    let device = format!("memory:{name}");
+    let (link, guard) = attach(&device, address(name).map_err(system(&device, "name"))?)?;
     Ok(MemoryNic { shape: link.shape, queues: MemoryQueue::all(&link, Some(&guard)) })
 }
 
@@ -59,20 +58,34 @@ fn socket() -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET, None)
 }
 
-fn create(device: &str, address: &SocketAddrUnix, shape: MemoryShape) -> Result<(Arc<Shared>, Arc<Guard>), OpenError> {
-    let listener = socket().map_err(system(device, "create"))?;
-    match bind(&listener, address) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::ADDRINUSE) => return Err(OpenError::InUse { device: device.to_owned() }),
-        Err(error) => return Err(system(device, "create")(error)),
+/// The socket that peers of the NIC `name` attach to, of the user who calls: the privileged half of creating one.
+pub(crate) fn listener(name: &str) -> Result<OwnedFd, OpenError> {
+    let device = format!("memory:{name}");
+    let listener = address(name).and_then(|address| {
+        let listener = socket()?;
+        bind(&listener, &address)?;
+        listen(&listener, 4)?;
+        Ok(listener)
+    });
+    match listener {
+        Err(rustix::io::Errno::ADDRINUSE) => Err(OpenError::InUse { device }),
+        other => other.map_err(system(&device, "create")),
     }
-    listen(&listener, 4).map_err(system(device, "create"))?;
-    let link = Shared::new(shape, device).map_err(system(device, "create"))?;
-    let guard = Guard::spawn(device, {
+}
+
+/// Creates the NIC `name` behind a [`listener`].
+pub(crate) fn open_claimed(name: &str, listener: OwnedFd, shape: MemoryShape) -> Result<MemoryNic, OpenError> {
+    if let Some(reason) = shape.problem() {
+        return Err(OpenError::Options { reason });
+    }
+    let device = format!("memory:{name}");
+    let link = Shared::new(shape, &device).map_err(system(&device, "create"))?;
+    let guard = Guard::spawn(&device, {
         let link = link.clone();
         move |stop| serve(&link, &listener, stop)
     });
-    Ok((link, guard.map_err(system(device, "create"))?))
+    let guard = guard.map_err(system(&device, "create"))?;
+    Ok(MemoryNic { shape, queues: MemoryQueue::all(&link, Some(&guard)) })
 }
 
 fn attach(device: &str, address: SocketAddrUnix) -> Result<(Arc<Shared>, Arc<Guard>), OpenError> {

@@ -3,16 +3,14 @@
 //! Messages are datagrams of a sequenced-packet socket; descriptors travel beside them (SCM_RIGHTS, `unix(7)`). Nothing
 //! the other end says is believed before it was checked.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
-};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 
-use super::{MAX_QUEUES, MemoryShape};
+use super::MemoryShape;
+use crate::message;
 use crate::rss::KEY_BYTES;
 
 /// First bytes of every message; the digit is the version of protocol and ring.
@@ -129,36 +127,18 @@ fn checked_events(events: Vec<OwnedFd>, queues: usize) -> Result<Vec<OwnedFd>, H
 }
 
 fn send(socket: &OwnedFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), HandshakeError> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_QUEUES + 1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        let pushed = control.push(SendAncillaryMessage::ScmRights(descriptors));
-        assert!(pushed, "{} descriptors are more than a NIC has", descriptors.len());
-    }
-    match sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL) {
-        Ok(_) => Ok(()),
-        Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Err(HandshakeError::Gone),
-        Err(error) => Err(error.into()),
-    }
+    message::send(socket, message, descriptors).map_err(gone)
 }
 
-/// A message of this protocol and the descriptors beside it.
+/// A message of this protocol and the descriptors beside it. Not waited for.
 fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), HandshakeError> {
-    let mut message = vec![0; 256];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_QUEUES + 1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let length = match recvmsg(socket, &mut [IoSliceMut::new(&mut message)], &mut control, flags) {
-        Ok(received) if received.bytes > 0 => received.bytes,
-        Ok(_) | Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::AGAIN) => return Err(HandshakeError::Gone),
-        Err(error) => return Err(error.into()),
-    };
-    message.truncate(length);
-    let mut descriptors = Vec::new();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = part {
-            descriptors.extend(rights);
-        }
-    }
+    let (message, descriptors) = message::receive(socket, RecvFlags::DONTWAIT).map_err(gone)?;
     if message.starts_with(MAGIC) { Ok((message, descriptors)) } else { Err(HandshakeError::Foreign) }
+}
+
+fn gone(error: rustix::io::Errno) -> HandshakeError {
+    match error {
+        Errno::PIPE | Errno::CONNRESET | Errno::AGAIN => HandshakeError::Gone,
+        error => error.into(),
+    }
 }

@@ -29,7 +29,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 pub use queue::MemoryQueue;
 
-pub(crate) use attach::open;
+pub(crate) use attach::{MemoryNic, listener, open, open_claimed};
 
 use crate::ring::Layout;
 use crate::rss::{KEY_BYTES, SYMMETRIC_KEY};

@@ -213,6 +213,10 @@ impl QueuePair for MemoryQueue {
         self.counters
     }
 
+    fn system_calls(&self) -> u64 {
+        self.counters.system_calls
+    }
+
     fn capabilities(&self) -> Capabilities {
         let shape = &self.link.shape;
         Capabilities { mtu: shape.mtu, checksum_offload: shape.checksum_offload, queues: shape.queues, zero_copy: None }

@@ -301,7 +301,7 @@ impl Stack {
     }
 
     fn notice_datagram(&mut self, notice: &Notice) -> bool {
-        let Some(id) = self.bound.find(notice.flow.local, notice.flow.local_port) else { return false };
+        let Some(id) = self.find_datagrams(&notice.flow) else { return false };
         let Some(entry) = self.sockets.get_mut(id) else { return false };
         let Socket::Datagram(socket) = &mut entry.socket else { return false };
         // Only a connected socket knows whom it may hear errors about.

@@ -8,15 +8,19 @@ mod audit;
 mod datagrams;
 mod input;
 mod link;
+mod listing;
 mod output;
 mod sockets;
 mod streams;
 
 use core::net::SocketAddr;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
+use foldhash::quality::FixedState;
 use slotmap::SlotMap;
 
+pub use datagrams::Message;
+pub use listing::{Holder, SocketInfo, SocketState, Transport};
 pub use output::{FrameSink, Frames};
 pub use sockets::{Local, Shutdown};
 
@@ -69,6 +73,8 @@ pub struct Stack {
     paths: Paths,
     listening: PortTable,
     bound: PortTable,
+    /// UDP sockets that hear one peer only.
+    connected: HashMap<Flow, SocketId, FixedState>,
     wheel: Wheel<SocketId>,
     time_waits: TimeWaits,
     sending: VecDeque<SocketId>,
@@ -96,6 +102,7 @@ impl Stack {
             paths: Paths::new(Secret::derive(seed, 7).hash(0)),
             listening: PortTable::default(),
             bound: PortTable::default(),
+            connected: HashMap::with_hasher(FixedState::with_seed(Secret::derive(seed, 8).hash(0))),
             wheel: Wheel::new(),
             time_waits: TimeWaits::new(nanos(settings.time_wait), settings.time_waits),
             sending: VecDeque::new(),

@@ -264,6 +264,15 @@ impl Stack {
         Ok(self.stream_mut(id)?.outbox.len())
     }
 
+    /// Bytes that were written and never sent.
+    ///
+    /// # Errors
+    ///
+    /// A stale id, or not a connection.
+    pub fn unsent_bytes(&mut self, id: SocketId) -> Result<usize, IoError> {
+        Ok(self.stream_mut(id)?.outbox.unsent() as usize)
+    }
+
     /// Shuts a direction of a connection or a UDP socket down.
     ///
     /// # Errors
@@ -319,9 +328,8 @@ impl Stack {
                 self.settle(now, id);
             }
             Some(Socket::Listener(_)) => self.close_listener(now, id),
-            Some(Socket::Datagram(socket)) => {
-                let local = socket.local;
-                self.bound.remove(local);
+            Some(Socket::Datagram(_)) => {
+                self.leave(id);
                 self.sockets.remove(id);
             }
             None => {}

@@ -1,14 +1,16 @@
 //! Which worlds a bench measures, and in each of them which modes at which loads.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use abey_bench::datapath::Memory;
-use abey_bench::linux::{App, Linux};
-use abey_bench::{Bed, BenchError, Load, Part, World};
+use abey_bench::datapath::{Memory, Preloaded, Wire};
+use abey_bench::linux::Linux;
+use abey_bench::{App, Bed, BenchError, ClientKind, Cpus, Load, Part, Takers, TestBed, World};
 use abey_delivery::Mode;
+use abey_linux::cpu::CpuList;
 use abey_linux::library::find_library;
 
-use super::{AppChoice, Args, WorldChoice, failure};
+use super::{Args, ClientChoice, WorldChoice, failure, program};
 use crate::failure::Failure;
 use crate::linux_world::Wanted;
 
@@ -18,6 +20,8 @@ const DATAPATH_MODES: [&str; 9] =
     ["base", "defer50", "napibusy", "fullbusy", "suspend20", "threaded", "threaded-busy", "workqueue", "hold20"];
 const LINUX_LOADS: [&str; 2] = ["20k", "50k"];
 const DATAPATH_LOADS: [&str; 3] = ["20k", "50k", "max"];
+const BOTH_MODES: [&str; 4] = ["base", "defer20", "fullbusy", "suspend20"];
+const BOTH_LOADS: [&str; 3] = ["1k", "50k", "max"];
 
 /// Whether the linux world is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,50 +32,76 @@ enum Wish {
     Required,
 }
 
+/// One program in both worlds.
+#[derive(Clone, Copy)]
+struct SideBySide {
+    client: ClientKind,
+    memory: bool,
+}
+
 /// What is asked for, checked as far as it can be without starting anything.
 pub(super) struct Plan {
     datapath: bool,
     linux: Wish,
+    both: Option<SideBySide>,
     app: App,
+    server_cpu: Option<u32>,
     exe: PathBuf,
     modes: Vec<Mode>,
     loads: Vec<Load>,
+}
+
+/// What the document says of the whole.
+pub(super) struct Facts {
+    pub(super) side_by_side: bool,
+    pub(super) request: &'static str,
 }
 
 impl Plan {
     pub(super) fn new(args: &Args) -> Result<Self, Failure> {
         let exe =
             std::env::current_exe().map_err(|error| Failure::lacks(format!("cannot find my own file: {error}")))?;
-        let memcached = args.app == Some(AppChoice::Memcached);
+        let app = program::app(args, &exe)?;
+        let both = both(args)?;
+        let installed = args.app.is_some() && !matches!(app, App::BuiltIn(_));
         let (datapath, linux) = match args.world {
             // Only the kernel can run it, so that naming it names the world.
-            None if memcached => (false, Wish::Required),
+            None if installed => (false, Wish::Required),
             None => (true, Wish::IfPossible),
             Some(WorldChoice::Linux) => (false, Wish::Required),
             Some(WorldChoice::All) => (true, Wish::Required),
-            Some(WorldChoice::Datapath) if memcached => {
+            Some(WorldChoice::Both) => (false, Wish::No),
+            Some(WorldChoice::Datapath) if installed => {
                 return Err(Failure::usage(
-                    "memcached does not run over the datapath yet: leave --app out, or say --world linux",
+                    "over a shared-memory NIC alone the server is the built-in one: leave --app out, or say --world both",
                 ));
             }
             Some(WorldChoice::Datapath) => (true, Wish::No),
         };
-        check_modes(&args.modes, linux)?;
+        check_modes(&args.modes, linux == Wish::Required || both.is_some())?;
         let mut loads = args.loads.clone();
         loads.sort_unstable();
         loads.dedup();
-        let app = if linux == Wish::No { App::BuiltIn(exe.clone()) } else { app(args.app, &exe)? };
-        if linux == Wish::Required && !nix::unistd::geteuid().is_root() {
+        if (linux == Wish::Required || both.is_some()) && !nix::unistd::geteuid().is_root() {
             return Err(Failure::lacks(format!("the linux world {NEEDS_ROOT}; or say --world datapath")));
         }
-        if args.app.is_none() && linux == Wish::Required && matches!(app, App::BuiltIn(_)) {
+        let needs_app = linux == Wish::Required || both.is_some();
+        if args.app.is_none() && needs_app && matches!(app, App::BuiltIn(_)) {
             eprintln!("abey: memcached is not installed: measuring the built-in `abey serve kv` instead");
         }
-        Ok(Self { datapath, linux, app, exe, modes: args.modes.clone(), loads })
+        let (modes, server_cpu) = (args.modes.clone(), args.server_cpu);
+        Ok(Self { datapath, linux, both, app, server_cpu, exe, modes, loads })
+    }
+
+    pub(super) fn facts(&self) -> Facts {
+        Facts { side_by_side: self.both.is_some(), request: self.app.protocol().request() }
     }
 
     /// The test beds with their modes and loads; what has to be said of them goes into `notes`.
     pub(super) fn parts(self, notes: &mut Vec<String>) -> Result<Vec<Part>, Failure> {
+        if let Some(both) = self.both {
+            return self.side_by_side(both, notes);
+        }
         let mut parts = Vec::new();
         match self.linux {
             Wish::No => {}
@@ -84,11 +114,7 @@ impl Plan {
         if self.datapath {
             let bed = Memory::new(self.exe.clone()).map_err(failure)?;
             parts.push(self.part(Box::new(bed), &DATAPATH_MODES, &DATAPATH_LOADS, notes).map_err(failure)?);
-            notes.push(
-                "datapath: system calls are as it counts them, without the futexes of contended locks, of which \
-                 threaded, workqueue and hold make some"
-                    .to_owned(),
-            );
+            notes.push(SYSTEM_CALLS.to_owned());
         }
         parts.retain(|part| !part.is_empty());
         if parts.len() > 1 {
@@ -100,12 +126,41 @@ impl Plan {
         Ok(parts)
     }
 
+    /// The kernel's modes and the datapath's, of one program on one test network.
+    fn side_by_side(self, both: SideBySide, notes: &mut Vec<String>) -> Result<Vec<Part>, Failure> {
+        let library = find_library(&self.exe).map_err(Failure::lacks)?;
+        let cpus = self.cpus()?;
+        let bed = Arc::new(TestBed::new(cpus, Takers::Any).map_err(failure)?);
+        let linux = Linux::new(Arc::clone(&bed), self.app.clone(), library.clone(), both.client).map_err(failure)?;
+        let mut beds: Vec<Box<dyn Bed>> = vec![Box::new(linux)];
+        let wires = [Some(Wire::Veth(bed, both.client)), both.memory.then_some(Wire::Memory(cpus))];
+        for wire in wires.into_iter().flatten() {
+            let preloaded = Preloaded::new(wire, self.app.clone(), library.clone());
+            beds.push(Box::new(preloaded.map_err(failure)?));
+        }
+        notes.push(SYSTEM_CALLS.to_owned());
+        if both.memory {
+            notes.push(
+                "memory: the wire has no network device and no driver at either end, and the client is the datapath's"
+                    .to_owned(),
+            );
+        }
+        let parts = beds.into_iter().map(|bed| self.part(bed, &BOTH_MODES, &BOTH_LOADS, notes));
+        parts.collect::<Result<_, _>>().map_err(failure)
+    }
+
+    fn cpus(&self) -> Result<Cpus, Failure> {
+        let online = CpuList::online().map_err(|error| failure(error.into()))?;
+        Cpus::choose(&online, self.server_cpu).map_err(failure)
+    }
+
     fn linux(&self, notes: &mut Vec<String>) -> Result<Part, Failure> {
         if !nix::unistd::geteuid().is_root() {
             return Err(Failure::lacks(format!("it {NEEDS_ROOT}")));
         }
         let library = find_library(&self.exe).map_err(Failure::lacks)?;
-        let bed = Linux::new(self.app.clone(), library).map_err(failure)?;
+        let bed = Arc::new(TestBed::new(self.cpus()?, Takers::Kernel).map_err(failure)?);
+        let bed = Linux::new(bed, self.app.clone(), library, ClientKind::Kernel).map_err(failure)?;
         self.part(Box::new(bed), &LINUX_MODES, &LINUX_LOADS, notes).map_err(failure)
     }
 
@@ -123,6 +178,9 @@ impl Plan {
     }
 }
 
+const SYSTEM_CALLS: &str = "the datapath's system calls are as it counts them, without the futexes of contended locks, of which threaded, \
+                            workqueue and hold make some";
+
 const NEEDS_ROOT: &str = "needs root, to make its network namespaces: run it with sudo, for example `sudo -E cargo run \
                           --release -- bench`";
 
@@ -134,9 +192,9 @@ fn or_else<T: Copy + std::str::FromStr<Err: std::fmt::Debug>>(named: &[T], defau
     default.iter().map(|name| name.parse().expect("a name of our own")).collect()
 }
 
-fn check_modes(modes: &[Mode], linux: Wish) -> Result<(), Failure> {
+fn check_modes(modes: &[Mode], linux: bool) -> Result<(), Failure> {
     for (at, mode) in modes.iter().enumerate() {
-        if linux == Wish::Required {
+        if linux {
             Wanted::mode(*mode)?;
         }
         if matches!(mode, Mode::SockBusy(_)) {
@@ -151,12 +209,20 @@ fn check_modes(modes: &[Mode], linux: Wish) -> Result<(), Failure> {
     Ok(())
 }
 
-fn app(choice: Option<AppChoice>, exe: &Path) -> Result<App, Failure> {
-    match (choice, App::find(exe)) {
-        (Some(AppChoice::Kv), _) => Ok(App::BuiltIn(exe.to_owned())),
-        (Some(AppChoice::Memcached), App::BuiltIn(_)) => {
-            Err(Failure::lacks("memcached is not installed: install it, or use --app kv"))
+/// What `--world both` has of its own.
+fn both(args: &Args) -> Result<Option<SideBySide>, Failure> {
+    if args.world == Some(WorldChoice::Both) {
+        let client = match args.client {
+            Some(ClientChoice::Datapath) => ClientKind::Datapath,
+            Some(ClientChoice::Kernel) | None => ClientKind::Kernel,
+        };
+        return Ok(Some(SideBySide { client, memory: args.with_memory }));
+    }
+    let own = [(args.client.is_some(), "--client"), (args.with_memory, "--with-memory")];
+    match own.into_iter().find(|(given, _)| *given) {
+        Some((_, option)) => {
+            Err(Failure::usage(format!("{option} is for one program in both worlds: add --world both")))
         }
-        (_, found) => Ok(found),
+        None => Ok(None),
     }
 }

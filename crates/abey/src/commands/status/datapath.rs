@@ -3,17 +3,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use abey_datapath::control::{Role, Shard, Status, Thread};
+use abey_datapath::control::{ContextCpu, MOST_SOCKETS, Role, Shard, Socket, SocketPage, Status, Thread};
 use abey_delivery::Nanos;
 use serde::Serialize;
 
 use super::tables::{NONE, table};
 use crate::datapath_world::{Datapath, Datapaths};
 use crate::failure::Failure;
-use crate::output::{print_document, print_text};
+use crate::output::document_text;
 
 /// Datapaths that are looked at a second time after a while.
-pub(super) struct Sampling(Datapaths);
+pub(super) struct Sampling {
+    datapaths: Datapaths,
+    /// With their sockets.
+    whole: bool,
+}
 
 /// A datapath and what it did meanwhile.
 #[derive(Serialize)]
@@ -25,24 +29,36 @@ pub(super) struct Sampled {
     /// Of one CPU: the process, and in it the runtime's own threads.
     process_cpu_percent: f64,
     threads_cpu_percent: Option<f64>,
+    /// The sockets of each shard, where they were asked for and it could list them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sockets: Option<Vec<SocketPage>>,
     #[serde(skip)]
     before: Status,
 }
 
 impl Sampling {
     pub(super) fn start(datapaths: Datapaths) -> Self {
-        Self(datapaths)
+        Self { datapaths, whole: false }
     }
 
     /// Those that are still there, and what is to be said about the others.
     pub(super) fn finish(self) -> (Vec<Sampled>, Vec<String>) {
-        let Datapaths { reached, unreachable } = self.0;
+        let Datapaths { reached, unreachable } = self.datapaths;
         let mut notes: Vec<String> = unreachable.into_iter().map(|one| one.error.to_string()).collect();
         let mut sampled = Vec::new();
         for Datapath { client, status: before } in reached {
             match client.status() {
                 // Its own number of itself may be that of another PID namespace.
-                Ok(status) => sampled.push(Sampled::between(before, Status { pid: client.pid(), ..status })),
+                Ok(status) => {
+                    let mut one = Sampled::between(before, Status { pid: client.pid(), ..status });
+                    if self.whole {
+                        match client.sockets(MOST_SOCKETS) {
+                            Ok(pages) => one.sockets = Some(pages),
+                            Err(error) => notes.push(format!("the sockets are not listed: {error}")),
+                        }
+                    }
+                    sampled.push(one);
+                }
                 Err(error) => notes.push(error.to_string()),
             }
         }
@@ -75,6 +91,7 @@ impl Sampled {
             per_s,
             process_cpu_percent: percent(before.process_cpu_ns, status.process_cpu_ns),
             threads_cpu_percent: threads.map(|(old, new)| percent(old, new)),
+            sockets: None,
             status,
             before,
         }
@@ -147,23 +164,21 @@ pub(super) fn list(sampled: &[Sampled]) -> String {
     table(header, sampled.iter().map(row).collect()).trim_fmt()
 }
 
-/// Shows datapaths, one after the other, with everything that is known of them.
-pub(super) fn show(datapaths: Datapaths, interval: Duration, json: bool) -> Result<(), Failure> {
-    let sampling = Sampling::start(datapaths);
-    std::thread::sleep(interval);
+/// Shows datapaths, one after the other, with everything that is known of them; the text, or a JSON document.
+pub(super) fn show(datapaths: Datapaths, pause: impl FnOnce(), json: bool) -> Result<String, Failure> {
+    let sampling = Sampling { datapaths, whole: true };
+    pause();
     let (sampled, notes) = sampling.finish();
     if sampled.is_empty() {
         return Err(Failure::check(notes.first().map_or("the datapath has just ended", String::as_str)));
     }
     if json {
-        print_document(&Document { rows: [], datapaths: &sampled, notes: &notes })?;
-        return Ok(());
+        return document_text(&Document { rows: [], datapaths: &sampled, notes: &notes });
     }
     let mut blocks: Vec<String> = sampled.iter().flat_map(detail).collect();
     blocks.push(notes.iter().map(|note| format!("note: {note}")).collect::<Vec<_>>().join("\n"));
     blocks.retain(|block| !block.is_empty());
-    print_text(&format!("{}\n", blocks.join("\n\n")))?;
-    Ok(())
+    Ok(format!("{}\n", blocks.join("\n\n")))
 }
 
 #[derive(Serialize)]
@@ -184,11 +199,15 @@ fn detail(one: &Sampled) -> Vec<String> {
     if !status.epolls.is_empty() {
         blocks.push(epolls(status));
     }
+    if !status.contexts.is_empty() {
+        blocks.push(contexts(status, before, seconds));
+    }
     let thread = |thread: &Thread| thread_row(thread, before, seconds);
     blocks.push(
         table(["thread", "tid", "role", "NAPI", "CPUs", "CPU%", "CPU ms"], status.threads.iter().map(thread).collect())
             .trim_fmt(),
     );
+    blocks.extend(one.sockets.as_deref().and_then(sockets));
     let drops =
         status.shards.iter().flat_map(|shard| shard.nic.drops.iter().map(|(name, count)| (name.clone(), *count)));
     blocks.push(
@@ -209,6 +228,52 @@ fn detail(one: &Sampled) -> Vec<String> {
         .join("\n"),
     );
     blocks
+}
+
+/// CPU time by what threads are for.
+fn contexts(status: &Status, before: &Status, seconds: f64) -> String {
+    let row = |context: &ContextCpu| {
+        let old = before.contexts.iter().find(|old| old.role == context.role);
+        let percent = |of: fn(&ContextCpu) -> u64| {
+            format!("{:.1}", of(context).saturating_sub(old.map_or(0, of)) as f64 / 1e7 / seconds)
+        };
+        [
+            context.role.map_or("application", role_name).to_owned(),
+            context.threads.to_string(),
+            percent(|context| context.cpu_ns),
+            percent(|context| context.kernel_ns),
+            (context.cpu_ns / 1_000_000).to_string(),
+        ]
+    };
+    table(["CPU of", "threads", "CPU%", "in kernel%", "CPU ms"], status.contexts.iter().map(row).collect()).trim_fmt()
+}
+
+/// The sockets of all shards, and how many more there are; `None` if there is none at all.
+fn sockets(pages: &[SocketPage]) -> Option<String> {
+    let row = |page: &SocketPage, socket: &Socket| {
+        [
+            socket.transport.clone(),
+            socket.state.clone(),
+            socket.local.to_string(),
+            or_none(socket.remote),
+            page.queue.to_string(),
+            page.napi.to_string(),
+            socket.unread.to_string(),
+            socket.unsent.to_string(),
+            socket.holder.clone(),
+        ]
+    };
+    let rows: Vec<_> = pages.iter().flat_map(|page| page.sockets.iter().map(|socket| row(page, socket))).collect();
+    if rows.is_empty() {
+        return None;
+    }
+    let header = ["socket", "state", "local", "remote", "queue", "NAPI", "unread", "unsent", "holder"];
+    let mut text = table(header, rows).trim_fmt();
+    let more: usize = pages.iter().map(|page| page.more).sum();
+    if more > 0 {
+        text += &format!("\nand {more} more");
+    }
+    Some(text)
 }
 
 fn headline(one: &Sampled) -> String {
@@ -312,20 +377,23 @@ fn epolls(status: &Status) -> String {
     table(["epolls", "busy poll", "sockets", "NAPI", "sleeping"], rows.into_iter().map(row).collect()).trim_fmt()
 }
 
-fn thread_row(thread: &Thread, before: &Status, seconds: f64) -> [String; 7] {
-    let old = before.threads.iter().find(|old| old.tid == thread.tid).and_then(|old| old.cpu_ns);
-    let percent =
-        old.zip(thread.cpu_ns).map(|(old, new)| format!("{:.1}", new.saturating_sub(old) as f64 / 1e7 / seconds));
-    let role = match thread.role {
+const fn role_name(role: Role) -> &'static str {
+    match role {
         Role::Service => "service",
         Role::Worker => "worker",
         Role::Control => "control",
         Role::Kernel => "kernel",
-    };
+    }
+}
+
+fn thread_row(thread: &Thread, before: &Status, seconds: f64) -> [String; 7] {
+    let old = before.threads.iter().find(|old| old.tid == thread.tid).and_then(|old| old.cpu_ns);
+    let percent =
+        old.zip(thread.cpu_ns).map(|(old, new)| format!("{:.1}", new.saturating_sub(old) as f64 / 1e7 / seconds));
     [
         thread.name.clone(),
         thread.tid.to_string(),
-        role.to_owned(),
+        role_name(thread.role).to_owned(),
         or_none(thread.napi),
         or_none(thread.cpus.as_ref()),
         or_none(percent),

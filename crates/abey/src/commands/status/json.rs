@@ -1,7 +1,6 @@
 //! The status as one JSON document. Times are in nanoseconds; what is not known is `null`.
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 
 use abey_delivery::{EpollBusyPoll, Nanos};
 use abey_linux::cpu::CpuList;
@@ -13,7 +12,7 @@ use serde::Serialize;
 use super::datapath::Sampled;
 use super::{Judged, Status, device_sentences, notes, threaded};
 use crate::failure::Failure;
-use crate::output::print_document;
+use crate::output::document_text;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -105,10 +104,10 @@ struct Parameters {
     prefer: bool,
 }
 
-pub(super) fn print(status: &Status<'_>) -> Result<ExitCode, Failure> {
+pub(super) fn text(status: &Status<'_>) -> Result<String, Failure> {
     let seconds = status.watched.interval.as_secs_f64();
     let judged = status.judged.as_ref();
-    print_document(&Document {
+    document_text(&Document {
         rows: status.listed.iter().flat_map(|one| rows(status, one)).collect(),
         devices: if judged.is_some() { Vec::new() } else { device_sentences(status) },
         verdict: judged.map(|judged| verdict(&judged.verdict)),

@@ -1,7 +1,6 @@
 //! The status as tables and sentences.
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 
 use abey_linux::cpu::CpuList;
 use abey_linux::overview::{DeviceOverview, Known, NapiOverview, Peer};
@@ -9,13 +8,11 @@ use abey_linux::process::{EpollParams, EpollView, ProcessView};
 use comfy_table::{Table, presets};
 
 use super::{Judged, Status, datapath, device_sentences, notes, threaded};
-use crate::failure::Failure;
-use crate::output::print_text;
 
 /// What stands in a cell that has nothing to say.
 pub(super) const NONE: &str = "-";
 
-pub(super) fn print(status: &Status<'_>) -> Result<ExitCode, Failure> {
+pub(super) fn text(status: &Status<'_>) -> String {
     let mut blocks = Vec::new();
     if status.listed.is_empty() {
         blocks.push(format!("{} has no device with a NAPI instance", status.overview.place));
@@ -35,7 +32,7 @@ pub(super) fn print(status: &Status<'_>) -> Result<ExitCode, Failure> {
     }
     blocks.push(notes(status).iter().map(|note| format!("note: {note}")).collect::<Vec<_>>().join("\n"));
     blocks.retain(|block| !block.is_empty());
-    print_text(&format!("{}\n", blocks.join("\n\n")))
+    format!("{}\n", blocks.join("\n\n"))
 }
 
 /// A table without lines: columns that `awk` can split where no cell has a space in it.

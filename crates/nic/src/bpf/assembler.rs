@@ -1,4 +1,4 @@
-//! A small assembler for BPF: enough instructions for a packet filter, labels, and references to maps.
+//! Instructions: enough for packet filters and accounts, labels, and references to maps.
 //!
 //! Encoding as in RFC 9669, "BPF Instruction Set Architecture". It exists so that building Abey needs no clang.
 
@@ -6,7 +6,8 @@ use std::collections::HashMap;
 
 /// A register. `R0` takes results, `R1` to `R5` arguments, `R6` to `R9` survive calls, `R10` is the end of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Register {
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Register {
     R0,
     R1,
     R2,
@@ -16,20 +17,24 @@ pub(super) enum Register {
     R6,
     R7,
     R8,
+    R9,
     R10 = 10,
 }
 
 /// How many bytes are loaded or stored.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Size {
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Size {
     Byte = 0x10,
     Half = 0x08,
     Word = 0x00,
+    Double = 0x18,
 }
 
 /// When to jump; comparisons are unsigned.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum When {
+#[allow(missing_docs, reason = "the names say it")]
+pub enum When {
     Equal = 0x10,
     Greater = 0x20,
     NotEqual = 0x50,
@@ -38,17 +43,21 @@ pub(super) enum When {
 
 /// An arithmetic operation on 64 bits.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Operation {
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Operation {
     Add = 0x00,
+    Subtract = 0x10,
     Or = 0x40,
     And = 0x50,
     ShiftLeft = 0x60,
+    ShiftRight = 0x70,
     Move = 0xb0,
 }
 
 /// The right-hand side of an instruction.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Operand {
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Operand {
     Register(Register),
     Value(i32),
 }
@@ -76,8 +85,8 @@ const EXIT: u8 = 0x95;
 const LOAD_WIDE: u8 = 0x18;
 
 /// A program in the making.
-#[derive(Default)]
-pub(super) struct Assembler {
+#[derive(Debug, Default)]
+pub struct Assembler {
     code: Vec<[u8; 8]>,
     labels: HashMap<&'static str, usize>,
     /// Jumps and where they go.
@@ -87,10 +96,12 @@ pub(super) struct Assembler {
 }
 
 /// A program ready to be put in an object file.
-pub(super) struct Assembled {
-    pub(super) code: Vec<u8>,
+#[derive(Clone, Debug)]
+pub struct Assembled {
+    /// Its instructions.
+    pub code: Vec<u8>,
     /// Offset in bytes of each instruction that loads the address of a map, and the map's name.
-    pub(super) maps: Vec<(u64, &'static str)>,
+    pub maps: Vec<(u64, &'static str)>,
 }
 
 impl Assembler {
@@ -103,17 +114,17 @@ impl Assembler {
     }
 
     /// `to = *(size *)(from + offset)`
-    pub(super) fn load(&mut self, size: Size, to: Register, from: Register, offset: i16) {
+    pub fn load(&mut self, size: Size, to: Register, from: Register, offset: i16) {
         self.emit(LOAD_MEMORY | size as u8, to, from, offset, 0);
     }
 
     /// `*(size *)(to + offset) = from`
-    pub(super) fn store(&mut self, size: Size, to: Register, offset: i16, from: Register) {
+    pub fn store(&mut self, size: Size, to: Register, offset: i16, from: Register) {
         self.emit(STORE_MEMORY | size as u8, to, from, offset, 0);
     }
 
     /// `to = to OPERATION operand`
-    pub(super) fn compute(&mut self, operation: Operation, to: Register, operand: impl Into<Operand>) {
+    pub fn compute(&mut self, operation: Operation, to: Register, operand: impl Into<Operand>) {
         match operand.into() {
             Operand::Register(from) => self.emit(ARITHMETIC | BY_REGISTER | operation as u8, to, from, 0, 0),
             Operand::Value(value) => self.emit(ARITHMETIC | operation as u8, to, Register::R0, 0, value),
@@ -121,7 +132,7 @@ impl Assembler {
     }
 
     /// `if left WHEN right goto label`
-    pub(super) fn jump_if(&mut self, left: Register, when: When, right: impl Into<Operand>, label: &'static str) {
+    pub fn jump_if(&mut self, left: Register, when: When, right: impl Into<Operand>, label: &'static str) {
         self.jumps.push((self.code.len(), label));
         match right.into() {
             Operand::Register(right) => self.emit(JUMP | BY_REGISTER | when as u8, left, right, 0, 0),
@@ -130,31 +141,31 @@ impl Assembler {
     }
 
     /// `goto label`
-    pub(super) fn jump(&mut self, label: &'static str) {
+    pub fn jump(&mut self, label: &'static str) {
         self.jumps.push((self.code.len(), label));
         self.emit(JUMP, Register::R0, Register::R0, 0, 0);
     }
 
     /// Names the next instruction.
-    pub(super) fn label(&mut self, label: &'static str) {
+    pub fn label(&mut self, label: &'static str) {
         let before = self.labels.insert(label, self.code.len());
         assert!(before.is_none(), "label {label} twice");
     }
 
     /// `to = address of the map`
-    pub(super) fn load_map(&mut self, to: Register, map: &'static str) {
+    pub fn load_map(&mut self, to: Register, map: &'static str) {
         self.maps.push((self.code.len(), map));
         self.emit(LOAD_WIDE, to, Register::R0, 0, 0);
         self.code.push([0; 8]);
     }
 
     /// Calls the kernel's helper of that number.
-    pub(super) fn call(&mut self, helper: i32) {
+    pub fn call(&mut self, helper: i32) {
         self.emit(CALL, Register::R0, Register::R0, 0, helper);
     }
 
     /// Ends the program.
-    pub(super) fn exit(&mut self) {
+    pub fn exit(&mut self) {
         self.emit(EXIT, Register::R0, Register::R0, 0, 0);
     }
 
@@ -162,7 +173,7 @@ impl Assembler {
     ///
     /// # Panics
     /// When a label is missing.
-    pub(super) fn assemble(mut self) -> Assembled {
+    pub fn assemble(mut self) -> Assembled {
         for (at, label) in &self.jumps {
             let target = *self.labels.get(label).unwrap_or_else(|| panic!("no label {label}"));
             // Jumps count from the instruction behind them.

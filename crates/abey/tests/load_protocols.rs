@@ -1,0 +1,95 @@
+//! `abey load redis` and `abey load http` against the programs as they are installed.
+
+#[allow(dead_code, reason = "this file uses its part")]
+mod serving;
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use serving::{output, stderr};
+
+/// A program that ends with this value.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts it on a free port; `None` with a printed reason where it is not installed.
+fn start(program: &str, arguments: impl Fn(u16) -> Vec<String>) -> Option<(Program, SocketAddr)> {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let mut command = Command::new(program);
+    command.args(arguments(free.port())).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(child) = command.spawn() else {
+        eprintln!("skipped: {program} is not installed");
+        return None;
+    };
+    let program = Program(child);
+    let end = Instant::now() + Duration::from_secs(30);
+    while TcpStream::connect(free).is_err() {
+        assert!(Instant::now() < end, "it does not listen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Some((program, free))
+}
+
+/// A short load; its row.
+fn load(protocol: &str, at: SocketAddr, more: &[&str]) -> Value {
+    let at = at.to_string();
+    let short = ["load", protocol, &at, "--rate", "2k", "--duration", "200ms", "--warmup", "20ms", "--json"];
+    let done = output(&[&short[..], more].concat());
+    assert!(done.status.success(), "{}", stderr(&done));
+    let document: Value = serde_json::from_slice(&done.stdout).expect("a document");
+    document["rows"][0].clone()
+}
+
+#[test]
+fn redis_answers_what_was_stored() {
+    let words = |port: u16| {
+        let port = port.to_string();
+        ["--port", &port, "--save", "", "--bind", "127.0.0.1"].map(str::to_owned).to_vec()
+    };
+    let Some((_server, at)) = start("redis-server", words) else { return };
+    let row = load("redis", at, &["--keys", "500", "--sets", "0.5", "--depth", "3"]);
+    assert_eq!((&row["protocol"], &row["misses"], &row["errors"]), (&"redis".into(), &0.into(), &0.into()), "{row}");
+    let count = |key: &str| row[key].as_u64().expect("a count");
+    assert!(count("hits") > 50 && count("sets") > 50, "{row}");
+    // The other protocol is told apart in a sentence.
+    let at = at.to_string();
+    let done = output(&["load", "memcached", &at, "--keys", "10", "--duration", "100ms"]);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(stderr(&done).contains("another kind of server"), "{}", stderr(&done));
+}
+
+#[test]
+fn nginx_serves_a_page_again_and_again() {
+    let place = tempfile::tempdir().expect("a directory");
+    std::fs::write(place.path().join("index.html"), "abey\n").expect("a page");
+    let words = |port: u16| {
+        let root = place.path().display();
+        let text = format!(
+            "daemon off; master_process off; pid {root}/pid; error_log stderr; events {{}}\n\
+             http {{ access_log off; keepalive_requests 1000000; client_body_temp_path {root}; proxy_temp_path {root};\n\
+             fastcgi_temp_path {root}; uwsgi_temp_path {root}; scgi_temp_path {root};\n\
+             server {{ listen 127.0.0.1:{port}; root {root}; }} }}"
+        );
+        let config = place.path().join("nginx.conf");
+        std::fs::write(&config, text).expect("a file");
+        vec!["-c".to_owned(), config.display().to_string()]
+    };
+    let Some((_server, at)) = start("nginx", words) else { return };
+    let row = load("http", at, &[]);
+    assert_eq!((&row["protocol"], &row["errors"]), (&"http".into(), &0.into()), "{row}");
+    assert!(row["count"].as_u64() > Some(100), "{row}");
+    let at = at.to_string();
+    for (path, status, said) in [("/nothing", 1, "404 Not Found"), ("nothing", 2, "is no path")] {
+        let done = output(&["load", "http", &at, "--path", path, "--duration", "100ms"]);
+        assert_eq!(done.status.code(), Some(status), "{path}");
+        assert!(stderr(&done).contains(said), "{}", stderr(&done));
+    }
+}

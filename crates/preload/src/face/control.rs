@@ -1,0 +1,100 @@
+//! What goes beside a datagram: IP_PKTINFO (`ip(7)`) and IPV6_PKTINFO (`ipv6(7)`, RFC 3542).
+
+use std::net::IpAddr;
+use std::sync::OnceLock;
+
+use libc::{c_int, c_void, cmsghdr, in_addr, in_pktinfo, in6_addr, in6_pktinfo, msghdr};
+
+use super::config;
+use super::route::index_of;
+
+/// Tells to which own address a datagram came, if that is wanted and there is room; `msg_controllen` becomes what was
+/// written.
+///
+/// # Safety
+/// As of `recvmsg`.
+pub(super) unsafe fn write_destination(message: &mut msghdr, local: Option<IpAddr>, is_v6: bool) {
+    let written = match local {
+        None => 0,
+        Some(IpAddr::V4(local)) if !is_v6 => {
+            let address = in_addr { s_addr: local.to_bits().to_be() };
+            let info = in_pktinfo { ipi_ifindex: device_index(), ipi_spec_dst: address, ipi_addr: address };
+            // SAFETY: the caller's promise.
+            unsafe { write(message, libc::IPPROTO_IP, libc::IP_PKTINFO, &info) }
+        }
+        Some(local) => {
+            let address = match local {
+                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+                IpAddr::V6(v6) => v6,
+            };
+            let info =
+                in6_pktinfo { ipi6_addr: in6_addr { s6_addr: address.octets() }, ipi6_ifindex: device_index() as u32 };
+            // SAFETY: the caller's promise.
+            unsafe { write(message, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info) }
+        }
+    };
+    message.msg_controllen = written as _;
+}
+
+/// Writes the one message. How many bytes it takes.
+///
+/// # Safety
+/// As of `recvmsg`.
+unsafe fn write<T>(message: &mut msghdr, level: c_int, kind: c_int, value: &T) -> usize {
+    // SAFETY: they only compute.
+    let (whole, space) = unsafe { (libc::CMSG_LEN(size_of::<T>() as u32), libc::CMSG_SPACE(size_of::<T>() as u32)) };
+    let room: usize = message.msg_controllen as _;
+    if message.msg_control.is_null() || room < whole as usize {
+        message.msg_flags |= libc::MSG_CTRUNC;
+        return 0;
+    }
+    // SAFETY: there is room for the header and the value, and C's alignment is the caller's promise.
+    unsafe {
+        let header: *mut cmsghdr = message.msg_control.cast();
+        (*header).cmsg_len = whole as _;
+        (*header).cmsg_level = level;
+        (*header).cmsg_type = kind;
+        libc::CMSG_DATA(header).cast::<T>().copy_from_nonoverlapping(value, 1);
+    }
+    room.min(space as usize)
+}
+
+/// The own address that a datagram is to be sent from.
+///
+/// # Safety
+/// As of `sendmsg`.
+pub(super) unsafe fn read_source(message: &msghdr) -> Option<IpAddr> {
+    if message.msg_control.is_null() || message.msg_controllen == 0 {
+        return None;
+    }
+    // SAFETY: the caller's promise: these walk over `msg_controllen` bytes, and a message's value is as long as it says.
+    unsafe {
+        let mut next = libc::CMSG_FIRSTHDR(message);
+        while let Some(header) = next.as_ref() {
+            let value: *const c_void = libc::CMSG_DATA(next).cast();
+            let whole: usize = header.cmsg_len as _;
+            let length = whole.saturating_sub(libc::CMSG_LEN(0) as usize);
+            match (header.cmsg_level, header.cmsg_type) {
+                (libc::IPPROTO_IP, libc::IP_PKTINFO) if length >= size_of::<in_pktinfo>() => {
+                    let info = value.cast::<in_pktinfo>().read_unaligned();
+                    return Some(IpAddr::V4(u32::from_be(info.ipi_spec_dst.s_addr).into()));
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if length >= size_of::<in6_pktinfo>() => {
+                    let info = value.cast::<in6_pktinfo>().read_unaligned();
+                    return Some(IpAddr::from(info.ipi6_addr.s6_addr).to_canonical());
+                }
+                _ => next = libc::CMSG_NXTHDR(message, next),
+            }
+        }
+    }
+    None
+}
+
+/// The kernel's number of the NIC; 0, which means none, if the kernel has no such device.
+fn device_index() -> c_int {
+    static INDEX: OnceLock<c_int> = OnceLock::new();
+    *INDEX.get_or_init(|| {
+        let device = config().and_then(|config| config.nic.split_once(':')).map(|(_, device)| device);
+        device.and_then(index_of).map_or(0, |index| index as c_int)
+    })
+}

@@ -1,0 +1,176 @@
+//! Options that the kernel's socket keeps and that matter to ours.
+//!
+//! The kernel's socket is asked when a socket becomes ours, and when the program sets an option. An accepted connection
+//! begins with its listener's, as Linux does it, without asking for each: the listener remembers them.
+
+use std::time::Duration;
+
+use abey_datapath::{Keepalive, TcpStream};
+use libc::{c_int, c_void, linger, socklen_t, timeval};
+
+use super::socket::Role;
+use crate::{real, state};
+
+/// Which buffers the program gave a size (SO_BUF_LOCK, since Linux 5.14; libc has no name for it).
+const SO_BUF_LOCK: c_int = 72;
+const SEND_LOCKED: c_int = 1;
+const RECEIVE_LOCKED: c_int = 2;
+
+/// The options; the default is a new socket's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    nodelay: bool,
+    keepalive: Option<Keepalive>,
+    linger: Option<Duration>,
+    pub(crate) read_timeout: Option<Duration>,
+    pub(crate) write_timeout: Option<Duration>,
+    /// Sizes in bytes, without the room for bookkeeping that the kernel adds.
+    receive_buffer: Option<usize>,
+    send_buffer: Option<usize>,
+}
+
+/// Whether an option is one of these.
+pub(crate) fn is_kept(level: c_int, option: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => matches!(
+            option,
+            libc::SO_RCVTIMEO
+                | libc::SO_SNDTIMEO
+                | libc::SO_LINGER
+                | libc::SO_KEEPALIVE
+                | libc::SO_RCVBUF
+                | libc::SO_SNDBUF
+                | libc::SO_RCVBUFFORCE
+                | libc::SO_SNDBUFFORCE
+        ),
+        libc::IPPROTO_TCP => {
+            matches!(option, libc::TCP_NODELAY | libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL | libc::TCP_KEEPCNT)
+        }
+        _ => false,
+    }
+}
+
+impl Kept {
+    /// Those of the kernel's socket `fd`.
+    pub(crate) fn of(fd: c_int) -> Self {
+        let locked = number(fd, libc::SOL_SOCKET, SO_BUF_LOCK).unwrap_or(0);
+        let size = |lock, option| {
+            let size = number(fd, libc::SOL_SOCKET, option).filter(|_| locked & lock != 0)?;
+            // The kernel tells twice what was asked for.
+            usize::try_from(size / 2).ok()
+        };
+        let limit = |option| {
+            let time = get::<timeval>(fd, libc::SOL_SOCKET, option).map_or(Duration::ZERO, span);
+            (!time.is_zero()).then_some(time)
+        };
+        let linger = get::<linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER).filter(|linger| linger.l_onoff != 0);
+        Self {
+            nodelay: number(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY) == Some(1),
+            keepalive: (number(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE) == Some(1)).then(|| keepalive(fd)),
+            linger: linger.map(|linger| Duration::from_secs(linger.l_linger.max(0) as u64)),
+            read_timeout: limit(libc::SO_RCVTIMEO),
+            write_timeout: limit(libc::SO_SNDTIMEO),
+            receive_buffer: size(RECEIVE_LOCKED, libc::SO_RCVBUF),
+            send_buffer: size(SEND_LOCKED, libc::SO_SNDBUF),
+        }
+    }
+
+    /// Changes a connection from `before` to these.
+    pub(crate) fn apply(&self, before: &Self, role: &Role) {
+        let Role::Stream(stream) = role else { return };
+        // A connection that is gone has no use for options.
+        let _ = self.apply_to_stack(before, stream);
+    }
+
+    fn apply_to_stack(&self, before: &Self, stream: &TcpStream) -> Result<(), abey_datapath::Error> {
+        if self.nodelay != before.nodelay {
+            stream.set_nodelay(self.nodelay)?;
+        }
+        if self.keepalive != before.keepalive {
+            stream.set_keepalive(self.keepalive)?;
+        }
+        if self.linger != before.linger {
+            stream.set_linger(self.linger)?;
+        }
+        if let Some(bytes) = self.receive_buffer.filter(|_| self.receive_buffer != before.receive_buffer) {
+            stream.set_receive_buffer(bytes)?;
+        }
+        if let Some(bytes) = self.send_buffer.filter(|_| self.send_buffer != before.send_buffer) {
+            stream.set_send_buffer(bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Sets them on the kernel's socket `fd`, a new one that stands for an accepted connection, so that it tells them.
+    pub(crate) fn set_on(&self, fd: c_int) {
+        if *self == Self::default() {
+            return;
+        }
+        let set_number = |level, option, value: c_int| set(fd, level, option, &value);
+        if self.nodelay {
+            set_number(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+        }
+        if let Some(keepalive) = self.keepalive {
+            set_number(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+            set_number(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, keepalive.idle.as_secs() as c_int);
+            set_number(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, keepalive.interval.as_secs() as c_int);
+            set_number(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, c_int::from(keepalive.probes));
+        }
+        if let Some(time) = self.linger {
+            set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger { l_onoff: 1, l_linger: time.as_secs() as c_int });
+        }
+        let limits = [(libc::SO_RCVTIMEO, self.read_timeout), (libc::SO_SNDTIMEO, self.write_timeout)];
+        for (option, limit) in limits.into_iter().filter_map(|(option, limit)| Some((option, limit?))) {
+            let time = timeval {
+                tv_sec: limit.as_secs() as libc::time_t,
+                tv_usec: libc::suseconds_t::from(limit.subsec_micros()),
+            };
+            set(fd, libc::SOL_SOCKET, option, &time);
+        }
+        let sizes = [(libc::SO_RCVBUF, self.receive_buffer), (libc::SO_SNDBUF, self.send_buffer)];
+        for (option, size) in sizes.into_iter().filter_map(|(option, size)| Some((option, size?))) {
+            set_number(libc::SOL_SOCKET, option, size as c_int);
+        }
+    }
+}
+
+fn keepalive(fd: c_int) -> Keepalive {
+    let ask = |option| number(fd, libc::IPPROTO_TCP, option).and_then(|value| u64::try_from(value).ok());
+    let usual = Keepalive::default();
+    Keepalive {
+        idle: ask(libc::TCP_KEEPIDLE).map_or(usual.idle, Duration::from_secs),
+        interval: ask(libc::TCP_KEEPINTVL).map_or(usual.interval, Duration::from_secs),
+        probes: ask(libc::TCP_KEEPCNT).and_then(|value| u8::try_from(value).ok()).unwrap_or(usual.probes),
+    }
+}
+
+fn span(time: timeval) -> Duration {
+    Duration::new(time.tv_sec.max(0) as u64, (time.tv_usec.clamp(0, 999_999) * 1000) as u32)
+}
+
+/// An option of the kernel's socket that is a number.
+pub(crate) fn number(fd: c_int, level: c_int, option: c_int) -> Option<c_int> {
+    get(fd, level, option)
+}
+
+/// An option of the kernel's socket; `T` is its structure in C.
+pub(crate) fn get<T: Copy>(fd: c_int, level: c_int, option: c_int) -> Option<T> {
+    let mut value = std::mem::MaybeUninit::<T>::zeroed();
+    let mut length = size_of::<T>() as socklen_t;
+    state::keep_errno(|| {
+        // SAFETY: the value has room for `length` bytes, and every pattern of bytes is one of these plain structures.
+        unsafe {
+            let to: *mut c_void = value.as_mut_ptr().cast();
+            (real::GETSOCKOPT.get()(fd, level, option, to, &raw mut length) == 0).then(|| value.assume_init())
+        }
+    })
+}
+
+/// Sets an option of the kernel's socket; `T` is its structure in C. Whether that worked.
+pub(crate) fn set<T: Copy>(fd: c_int, level: c_int, option: c_int, value: &T) -> bool {
+    let length = size_of::<T>() as socklen_t;
+    // SAFETY: the value is `length` bytes that live through the call.
+    state::keep_errno(|| unsafe {
+        real::SETSOCKOPT.get()(fd, level, option, std::ptr::from_ref(value).cast(), length) == 0
+    })
+}

@@ -1,0 +1,129 @@
+//! Programs that nobody changed serve over the datapath; this process is the client at the other end of the wire.
+
+mod common;
+
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use abey_datapath::{Runtime, TcpStream};
+use abey_nic::MemoryEnd;
+use common::{has, preloaded};
+
+/// How long anything that must happen may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A server that ends with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(program: &str, arguments: &[&str], nic: &str, mode: &str) -> Server {
+    let datapath = format!(r#"{{"nic":"{nic}","mode":"{mode}","addresses":["10.0.0.1/24"]}}"#);
+    let mut command = preloaded(program, &[("ABEY_DATAPATH", &datapath), ("ABEY_STRICT", "1")]);
+    command.args(arguments).stdout(Stdio::piped());
+    Server(command.spawn().expect("the server starts"))
+}
+
+/// A name of a NIC that nobody else has.
+fn nic(test: &str) -> String {
+    format!("memory:abey-face-{test}-{}", std::process::id())
+}
+
+/// The other end of the wire, as soon as the server has made it.
+fn client(nic: &str, server: &mut Server) -> Runtime {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        let mut options = abey_nic::Options::default();
+        options.end = MemoryEnd::Attach;
+        match Runtime::builder().nic(nic, options).address([10, 0, 0, 2].into(), 24).build() {
+            Ok(runtime) => return runtime,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+        assert_eq!(server.0.try_wait().expect("asked"), None, "the server ended");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A connection, as soon as the server listens.
+fn connect(client: &Runtime, port: u16) -> TcpStream {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        match TcpStream::connect_timeout(client, ([10, 0, 0, 1], port).into(), Some(DEADLINE)) {
+            Ok(stream) => {
+                stream.set_timeout(Some(DEADLINE));
+                return stream;
+            }
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_set_that_mixes_ours_with_the_kernels_starves_neither() {
+    if !has("python3") {
+        return;
+    }
+    for mode in ["base", "suspend20", "fullbusy"] {
+        let nic = nic(mode);
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/datapath.py");
+        let mut server = start("python3", &[script], &nic, mode);
+        let client = client(&nic, &mut server);
+        let stream = connect(&client, 7);
+        let end = Instant::now() + DEADLINE;
+        // Requests are always under way, so the server is never without something of ours to do.
+        stream.write_all(&[0; 32]).expect("written");
+        let mut answers = [0; 32];
+        loop {
+            let count = stream.read(&mut answers).expect("answered");
+            assert!(count > 0 && Instant::now() < end, "the server serves both");
+            if answers[..count].contains(&b'+') {
+                break;
+            }
+            stream.write_all(&answers[..count]).expect("written");
+        }
+        drop(stream);
+        let stream = connect(&client, 7);
+        stream.write_all(b"fork").expect("written");
+        let mut said = [0; 9];
+        stream.read_exact(&mut said).expect("said");
+        assert_eq!(&said, b"duplicate");
+        assert_eq!(stream.read(&mut said).expect("the end"), 0);
+        let status = server.0.wait().expect("waited for");
+        assert!(status.success(), "{mode}: {status}");
+    }
+}
+
+#[test]
+fn redis() {
+    if !has("redis-server") {
+        return;
+    }
+    let nic = nic("redis");
+    let arguments =
+        ["--bind", "10.0.0.1", "--port", "6379", "--save", "", "--appendonly", "no", "--protected-mode", "no"];
+    let mut server = start("redis-server", &arguments, &nic, "suspend20");
+    let client = client(&nic, &mut server);
+    let stream = connect(&client, 6379);
+    let ask = |request: &str, answer: &str| {
+        stream.write_all(request.as_bytes()).expect("written");
+        let mut said = vec![0; answer.len()];
+        stream.read_exact(&mut said).expect("answered");
+        assert_eq!(String::from_utf8_lossy(&said), answer);
+    };
+    for _ in 0..100 {
+        ask("PING\r\n", "+PONG\r\n");
+    }
+    let long = "x".repeat(100_000);
+    ask(&format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n{long}\r\n"), "+OK\r\n");
+    ask("GET k\r\n", &format!("$100000\r\n{long}\r\n"));
+    ask("SHUTDOWN NOSAVE\r\n", "");
+    let status = server.0.wait().expect("waited for");
+    assert!(status.success(), "{status}");
+}

@@ -1,0 +1,73 @@
+//! Ordinary programs do the same with the library as without: the same output, the same exit status.
+
+mod common;
+
+use std::process::{Command, Stdio};
+
+use common::preloaded;
+
+/// A program and arguments; each is deterministic, and none needs a network.
+const PROGRAMS: [&[&str]; 34] = [
+    &["ls", "-la", "/usr"],
+    &["ls", "/there/is/no/such/place"],
+    &["bash", "-c", "echo $((6 * 7)); ls /usr | wc -l; exit 3"],
+    &["bash", "-c", "exec 3<>/dev/null; echo x >&3; read -r line < /etc/passwd; echo \"$line\" | tr a-z A-Z"],
+    &["sh", "-c", "(echo a; echo b >&2) 2>&1 | sort | cat"],
+    &["cat", "/etc/passwd"],
+    &["head", "-c", "1000", "/bin/ls"],
+    &["tail", "-n", "3", "/etc/passwd"],
+    &["sort", "-r", "/etc/passwd"],
+    &["wc", "/etc/passwd"],
+    &["grep", "-c", "root", "/etc/passwd"],
+    &["sed", "-n", "1,3p", "/etc/passwd"],
+    &["awk", "-F:", "{ print $1 }", "/etc/passwd"],
+    &["cut", "-d:", "-f1", "/etc/passwd"],
+    &["find", "/etc/apt", "-maxdepth", "1"],
+    &["tar", "-cf", "-", "/etc/hostname"],
+    &["gzip", "-nc", "/etc/passwd"],
+    &["sha256sum", "/bin/ls"],
+    &["od", "-N", "64", "/bin/ls"],
+    &["xargs", "--version"],
+    &["env", "-i", "true"],
+    &["seq", "1", "1000"],
+    &["timeout", "5", "sleep", "0.01"],
+    &["dd", "if=/dev/zero", "bs=1k", "count=8", "status=none"],
+    &["git", "--version"],
+    &["git", "rev-parse", "--is-inside-work-tree"],
+    &["ssh", "-V"],
+    &["apt-get", "--version"],
+    &["dpkg", "--version"],
+    &["perl", "-e", "open(my $f, '<', '/etc/passwd'); print scalar <$f>; exit 5"],
+    &["python3", "-c", "import subprocess; print(subprocess.run(['echo', 'child'], capture_output=True))"],
+    &["python3", "-c", "import os, socket; a, b = socket.socketpair(); a.sendall(b'x'); print(b.recv(1), os.dup(1))"],
+    &[
+        "python3",
+        "-c",
+        "import select, os; e = select.epoll(); r, w = os.pipe(); e.register(r, 1); os.write(w, b'x'); print(e.poll(1))",
+    ],
+    &[
+        "python3",
+        "-c",
+        "import socket; s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname()); a, _ = s.accept(); c.sendall(b'x'); print(a.recv(1)); os_error = 1 // 0",
+    ],
+];
+
+#[test]
+fn they_do_the_same() {
+    let datapath = r#"{"nic":"memory:nobody","mode":"suspend20","addresses":["10.0.0.1/24"]}"#;
+    let mut compared = 0;
+    for program in PROGRAMS {
+        let plain = Command::new(program[0]).args(&program[1..]).stdin(Stdio::null()).output();
+        let Ok(plain) = plain else {
+            eprintln!("skipped: {} is not installed", program[0]);
+            continue;
+        };
+        for variables in [&[][..], &[("ABEY_DATAPATH", datapath)]] {
+            let mut command = preloaded(program[0], variables);
+            let with = command.args(&program[1..]).output().expect("it starts");
+            assert_eq!(with, plain, "{program:?} {variables:?}");
+        }
+        compared += 1;
+    }
+    assert!(compared >= 15, "{compared} programs of {} were there", PROGRAMS.len());
+}

@@ -1,0 +1,433 @@
+# What a TCP socket does in each of its states, one line for each question. Run twice by tests/sockets.rs against the same
+# peer, a Python in the kernel's sockets that does as it is told: without the library, which gives the answers, and with it.
+#
+#   sockets.py peer PATH          the peer; PATH is the unix socket where it is told what to do
+#   sockets.py ask PATH PORT      asks; ports from PORT on are this run's own
+
+import ctypes, errno, os, select, signal, socket, struct, sys, time
+
+HERE, THERE = "10.8.0.1", "10.8.0.2"
+HERE6, THERE6 = "fd08::1", "fd08::2"
+NOBODY, SILENT = "10.8.0.99", "10.8.0.77"  # does not exist; has a station that does not exist
+
+
+def attempt(work):
+    try:
+        return work()
+    except OSError as error:
+        return errno.errorcode.get(error.errno, error)
+
+
+def peer(path):
+    names = {"socket": socket, "struct": struct, "attempt": attempt, "time": time, "select": select}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        while True:
+            told, _ = listener.accept()
+            for line in told.makefile():
+                # One line is an expression, whose value is the answer; those that begin with `name =` set a variable.
+                name, assigns, rest = line.strip().partition(" := ")
+                try:
+                    if assigns:
+                        names[name] = eval(rest, names)
+                        answer = repr(type(names[name]).__name__)
+                    else:
+                        answer = repr(eval(line, names))
+                except OSError as error:
+                    answer = repr(errno.errorcode.get(error.errno, str(error)))
+                told.sendall((answer + "\n").encode())
+            for name in [name for name, value in names.items() if isinstance(value, socket.socket)]:
+                names.pop(name).close()
+
+
+if sys.argv[1] == "peer":
+    peer(sys.argv[2])
+
+signal.alarm(60)
+path, base = sys.argv[2], int(sys.argv[3])
+control = socket.socket(socket.AF_UNIX)
+control.connect(path)
+answers = control.makefile()
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def tell(line):
+    control.sendall((line + "\n").encode())
+    return eval(answers.readline())
+
+
+def port():
+    global base
+    base += 1
+    return base
+
+
+def say(question, answer):
+    print(f"{question}: {answer}", flush=True)
+
+
+def make(family=socket.AF_INET, reuse=True):
+    made = socket.socket(family)
+    if reuse:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return made
+
+
+def server(at=HERE, family=socket.AF_INET, backlog=16):
+    made, chosen = make(family), port()
+    made.bind((at, chosen))
+    made.listen(backlog)
+    return made, chosen
+
+
+def use(listener):
+    """Uses it for the first time, so that it is opened."""
+    listener.setblocking(False)
+    answer = attempt(listener.accept)
+    listener.setblocking(True)
+    return answer
+
+
+def visited(listener, at, name="a"):
+    """A connection that the peer makes."""
+    tell(f"{name} := socket.create_connection(({THERE if at is None else at!r}, {listener.getsockname()[1]}))")
+    return listener.accept()[0]
+
+
+def option(made, level, name, size=None):
+    return attempt(lambda: made.getsockopt(level, name, size) if size else made.getsockopt(level, name))
+
+
+def ready(made, events, wait=2.0):
+    with select.epoll() as epoll:
+        epoll.register(made, events)
+        return [event for _, event in epoll.poll(wait)]
+
+
+def last(made):
+    return errno.errorcode.get(option(made, socket.SOL_SOCKET, socket.SO_ERROR), 0)
+
+
+def listening_at_peer(name="l"):
+    tell(f"{name} := socket.create_server(({THERE!r}, 0))")
+    return tell(f"{name}.getsockname()")
+
+
+def unspecified(made):
+    address = struct.pack("H14x", socket.AF_UNSPEC)
+    return errno.errorcode.get(ctypes.get_errno(), 0) if libc.connect(made.fileno(), address, 16) else 0
+
+
+def binding():
+    first, at = server()
+    say("bound twice", attempt(lambda: make().bind((HERE, at))))
+    say("bound again", attempt(lambda: first.bind((HERE, port()))))
+    say("bound where nobody is", attempt(lambda: make().bind(("192.0.2.1", at))))
+    say("wildcard beside", attempt(lambda: make().bind(("", at))))
+    say("loopback beside", attempt(lambda: make().bind(("127.0.0.1", at))))
+    say("listen twice", attempt(lambda: first.listen(3)))
+    plain = make()
+    say("listen unbound", attempt(plain.listen))
+    say("has a port", plain.getsockname()[1] != 0)
+    zero = make()
+    zero.bind((HERE, 0))
+    say("port 0", zero.getsockname()[1] != 0)
+    group = [make() for _ in range(3)]
+    at = port()
+    for member in group[:2]:
+        member.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        member.bind((HERE, at))
+        member.listen()
+    say("group", attempt(lambda: group[2].bind((HERE, at))))
+    for member in group[:2]:
+        use(member)
+        member.setblocking(False)
+    tell(f"c := [socket.create_connection(({HERE!r}, {at})) for _ in range(20)]")
+    accepted, end = [], time.monotonic() + 5
+    while len(accepted) < 20 and time.monotonic() < end:
+        for member in group[:2]:
+            one = attempt(member.accept)
+            if not isinstance(one, str):
+                accepted.append(one)
+    say("the group accepts", len(accepted))
+    tell("[one.close() for one in c]")
+
+
+def listeners():
+    listener, at = server()
+    say("listens", option(listener, socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    say("bound, not listening", option(make(), socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    say("accept of one that does not listen", attempt(make().accept))
+    say("nobody came", use(listener))
+    say("peer of a listener", attempt(listener.getpeername))
+    say("read a listener", attempt(lambda: listener.recv(1)))
+    say("write a listener", attempt(lambda: listener.send(b"x")))
+    say("connect a listener", attempt(lambda: listener.connect((THERE, 9))))
+    say("shut the writing of a listener", attempt(lambda: listener.shutdown(socket.SHUT_WR)))
+    connection = visited(listener, HERE)
+    say("names", (connection.getsockname() == (HERE, at), connection.getpeername() == tuple(tell("a.getsockname()"))))
+    say("bind a connection", attempt(lambda: connection.bind((HERE, port()))))
+    say("listen on a connection", attempt(connection.listen))
+    say("accept of a connection", attempt(connection.accept))
+    for name in ("SO_TYPE", "SO_PROTOCOL", "SO_DOMAIN", "SO_ERROR", "SO_ACCEPTCONN"):
+        say(name, (option(connection, socket.SOL_SOCKET, getattr(socket, name, 38 if name == "SO_PROTOCOL" else 39))))
+    listener.settimeout(None)
+    limit = struct.pack("ll", 0, 50_000)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    say("accept with a limit", attempt(listener.accept))
+    say("shut a listener", attempt(lambda: listener.shutdown(socket.SHUT_RDWR)))
+    say("accept of one that was shut", attempt(listener.accept))
+    say("refused", tell(f"attempt(lambda: socket.create_connection(({HERE!r}, {at})))"))
+    say("listen again", attempt(listener.listen))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
+    say("and accept", visited(listener, HERE, "b").getsockname() == (HERE, at))
+
+
+def inheritance():
+    listener, _ = server()
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 77)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 5))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 3, 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 20_000)
+    use(listener)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 4, 0))
+    one = visited(listener, HERE)
+    told = [
+        option(one, socket.IPPROTO_TCP, socket.TCP_NODELAY),
+        option(one, socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+        option(one, socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+        option(one, socket.SOL_SOCKET, socket.SO_LINGER, 8),
+        option(one, socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16),
+        option(one, socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16),
+        option(one, socket.SOL_SOCKET, socket.SO_RCVBUF),
+    ]
+    say("inherited", told)
+    for name in ("QUICKACK", "CORK", "DEFER_ACCEPT", "USER_TIMEOUT", "SYNCNT"):
+        say(name, attempt(lambda: one.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_" + name), 1)))
+    say("state", option(one, socket.IPPROTO_TCP, socket.TCP_INFO, 1))
+
+
+def families():
+    wildcard, at = server("::", socket.AF_INET6)
+    use(wildcard)
+    for to, mapped in ((HERE, "::ffff:"), (HERE6, "")):
+        one = visited(wildcard, to)
+        say("dual", (one.getpeername()[0], one.getsockname()[:2] == (mapped + to, at)))
+    only = make(socket.AF_INET6)
+    at = port()
+    only.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    only.bind(("::", at))
+    only.listen()
+    use(only)
+    say("IPv6 only", visited(only, HERE6).getpeername()[0])
+    say("and not IPv4", tell(f"attempt(lambda: socket.create_connection(({HERE!r}, {at})))"))
+    beside = make()
+    say("IPv4 beside", attempt(lambda: beside.bind(("", at))))
+    beside.listen()
+    use(beside)
+    say("its visitor", visited(beside, HERE).getpeername()[0])
+    say("the other's", visited(only, HERE6).getpeername()[0])
+    to = listening_at_peer()
+    mapped = make(socket.AF_INET6)
+    say("mapped", attempt(lambda: mapped.connect(("::ffff:" + THERE, to[1]))))
+    say("its names", (mapped.getpeername()[0], mapped.getsockname()[0]))
+    say("a family too many", attempt(lambda: make(socket.AF_INET6).connect((THERE6, to[1]))))
+
+
+def connecting():
+    to = listening_at_peer()
+    closed = (THERE, 1)
+    one = make()
+    say("peer of none", attempt(one.getpeername))
+    say("name of none", one.getsockname())
+    say("shut none", attempt(lambda: one.shutdown(socket.SHUT_RDWR)))
+    say("read none", attempt(lambda: one.recv(1)))
+    say("refused", attempt(lambda: one.connect(closed)))
+    say("no error left", last(one))
+    say("peer after", attempt(one.getpeername))
+    say("then connected", attempt(lambda: one.connect(to)))
+    say("connected again", attempt(lambda: one.connect(to)))
+    say("names", (one.getpeername() == tuple(to), one.getsockname()[0]))
+    say("state", option(one, socket.IPPROTO_TCP, socket.TCP_INFO, 1))
+
+    two = make()
+    two.setblocking(False)
+    say("begun", attempt(lambda: two.connect(to)))
+    say("writable", ready(two, select.EPOLLOUT))
+    say("no error", last(two))
+    say("told once", attempt(lambda: two.connect(to)))
+    say("then", attempt(lambda: two.connect(to)))
+
+    for order in ("asked for", "not asked for"):
+        three = make()
+        three.setblocking(False)
+        say("begun", attempt(lambda: three.connect(closed)))
+        say("failed", ready(three, select.EPOLLOUT))
+        if order == "asked for":
+            say("error", (last(three), last(three)))
+        say("connect tells", attempt(lambda: three.connect(to)))
+        say("and begins anew", attempt(lambda: three.connect(to)))
+        say("writable", ready(three, select.EPOLLOUT))
+        say("error", last(three))
+
+    four = make()
+    four.setblocking(False)
+    say("begun", attempt(lambda: four.connect((SILENT, 9))))
+    say("again", attempt(lambda: four.connect((SILENT, 9))))
+    say("not writable", ready(four, select.EPOLLOUT, 0.05))
+    say("peer of half", attempt(four.getpeername))
+    say("read half", attempt(lambda: four.recv(1)))
+    say("write half", attempt(lambda: four.send(b"x")))
+    say("state of half", option(four, socket.IPPROTO_TCP, socket.TCP_INFO, 1))
+    say("shut half", attempt(lambda: four.shutdown(socket.SHUT_RDWR)))
+    five = make()
+    five.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 100_000))
+    say("with a limit", attempt(lambda: five.connect((SILENT, 9))))
+    say("nobody there", attempt(lambda: make().connect((NOBODY, 9))))
+    say("no port", attempt(lambda: make().connect((THERE, 0))) in ("ECONNREFUSED", "EINVAL"))
+
+
+def bound_before():
+    to, other = listening_at_peer(), listening_at_peer("m")
+    at = port()
+    one = make()
+    one.bind((HERE, at))
+    say("bound and connected", attempt(lambda: one.connect(to)))
+    say("from there", (one.getsockname() == (HERE, at), tell("l.accept()[0].getpeername()[0]")))
+    two = make()
+    say("the port again", attempt(lambda: two.bind((HERE, at))))
+    say("to the same", attempt(lambda: two.connect(to)))
+    say("to another", attempt(lambda: two.connect(other)))
+    three = make()
+    three.bind((HERE, 0))
+    chosen = three.getsockname()
+    say("port of the kernel's", attempt(lambda: three.connect(to)))
+    say("kept", three.getsockname() == chosen)
+    four = make()
+    at = port()
+    four.bind(("", at))
+    say("wildcard and port", attempt(lambda: four.connect(to)))
+    say("name", four.getsockname() == (HERE, at))
+    say("disconnected", unspecified(four))
+    say("peer after", attempt(four.getpeername))
+    say("port after", four.getsockname()[1] == at)
+    say("and connected to another", attempt(lambda: four.connect(other)))
+    say("from loopback", attempt(lambda: (lambda five: (five.bind(("127.0.0.1", 0)), five.connect(to)))(make())))
+
+
+def endings():
+    listener, at = server()
+    use(listener)
+    one = visited(listener, HERE)
+    say("half closed by us", attempt(lambda: one.shutdown(socket.SHUT_WR)))
+    say("peer's end", tell("a.recv(9)"))
+    say("write after", attempt(lambda: one.send(b"x")))
+    tell("a.sendall(b'still')")
+    say("read on", one.recv(9))
+    say("shut twice", attempt(lambda: one.shutdown(socket.SHUT_WR)))
+    tell("a.close()")
+    say("the end", one.recv(9))
+
+    one = visited(listener, HERE)
+    tell("a.shutdown(1)")
+    say("half closed by them", one.recv(9))
+    say("event", ready(one, select.EPOLLIN | select.EPOLLRDHUP))
+    say("state", option(one, socket.IPPROTO_TCP, socket.TCP_INFO, 1))
+    one.sendall(b"more")
+    say("they read", tell("a.recv(9)"))
+    one.close()
+    say("their end", tell("a.recv(9)"))
+
+    one = visited(listener, HERE)
+    tell("a.sendall(b'unread')")
+    ready(one, select.EPOLLIN)
+    one.close()
+    say("closed with data unread", tell("a.recv(9)"))
+
+    one = visited(listener, HERE)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    one.close()
+    say("closed without lingering", tell("a.recv(9)"))
+
+    one = visited(listener, HERE)
+    tell("a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))")
+    tell("a.close()")
+    say("reset by them", ready(one, select.EPOLLIN))
+    say("read it", attempt(lambda: one.recv(9)))
+    say("no more", (last(one), attempt(lambda: one.recv(9)), attempt(lambda: one.send(b"x"))))
+    say("peer", attempt(one.getpeername))
+    say("shut", attempt(lambda: one.shutdown(socket.SHUT_RDWR)))
+
+    one = visited(listener, HERE)
+    say("reading shut", attempt(lambda: one.shutdown(socket.SHUT_RD)))
+    say("read", one.recv(9))
+    one.sendall(b"out")
+    say("they read", tell("a.recv(9)"))
+
+    one = visited(listener, HERE)
+    duplicate = one.dup()
+    one.close()
+    duplicate.sendall(b"alive")
+    say("a duplicate", tell("a.recv(9)"))
+    say("disconnected", unspecified(duplicate))
+    say("they see", tell("a.recv(9)"))
+    say("we see", attempt(duplicate.getpeername))
+
+    one = visited(listener, HERE)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 50_000))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 30, 0))
+    began = time.monotonic()
+    say("read with a limit", attempt(lambda: one.recv(9)))
+    say("in time", time.monotonic() - began < 5)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 30, 0))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 50_000))
+    began = time.monotonic()
+    total = 0
+    while isinstance(sent := attempt(lambda: one.send(bytes(1 << 20))), int):
+        total += sent
+    say("write with a limit", (sent, total > 100_000, time.monotonic() - began < 10))
+
+
+def overflow():
+    listener, at = server(backlog=1)
+    use(listener)
+    tell("c := [socket.socket() for _ in range(6)]")
+    tell("[one.setblocking(False) for one in c]")
+    tell(f"[(attempt(lambda: one.connect(({HERE!r}, {at}))), time.sleep(0.02)) for one in c]")
+    came = tell("[len(select.select([], [one], [], 0)[1]) for one in c].count(1)")
+    # The datapath has a queue of this length for each queue of the NIC.
+    say("they came", came in (2, 3, 4))
+    listener.setblocking(False)
+    accepted = []
+    while not isinstance(one := attempt(listener.accept), str):
+        accepted.append(one)
+    say("accepted", len(accepted) == came)
+    tell("[one.close() for one in c]")
+
+
+def restart():
+    listener, at = server()
+    use(listener)
+    one, other = visited(listener, HERE), visited(listener, HERE, "b")
+    one.close()
+    say("their end", tell("a.recv(9)"))
+    tell("a.close()")
+    listener.close()
+    time.sleep(0.2)
+    say("refused meanwhile", tell(f"attempt(lambda: socket.create_connection(({HERE!r}, {at})))"))
+    again = make()
+    say("bound at once", attempt(lambda: again.bind((HERE, at))))
+    say("listens at once", attempt(again.listen))
+    use(again)
+    visited(again, HERE).sendall(b"new")
+    say("serves", tell("a.recv(9)"))
+    other.sendall(b"old")
+    say("and the old one", tell("b.recv(9)"))
+
+
+for scenario in (binding, listeners, inheritance, families, connecting, bound_before, endings, overflow, restart):
+    print(f"{scenario.__name__}:")
+    scenario()

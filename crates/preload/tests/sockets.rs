@@ -1,0 +1,245 @@
+//! What TCP sockets do in each of their states: as the kernel's, which is asked first.
+
+mod common;
+#[path = "../../nic/tests/common/namespace.rs"]
+mod namespace;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use common::{has, preloaded};
+use namespace::{PATIENCE, has_program, in_namespace, inside, ip, until, veth};
+
+/// A program that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sockets.py");
+
+fn datapath(mode: &str) -> String {
+    format!(r#"{{"nic":"af_xdp:near0","mode":"{mode}","addresses":["10.8.0.1/24","fd08::1/64"]}}"#)
+}
+
+/// What the script says, run in the namespace of the calling thread.
+fn ask(mut python: Command, peer: &Path, ports: u16) -> String {
+    python.args([SCRIPT, "ask"]).arg(peer).arg(ports.to_string());
+    let said = python.stdin(Stdio::null()).output().expect("python starts");
+    let (text, errors) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(said.status.success() && errors.is_empty(), "{}\n{text}\n{errors}", said.status);
+    text.into_owned()
+}
+
+/// A peer in the namespace `far`, and where it is told what to do.
+fn peer(far: &File, directory: &Path) -> (Running, std::path::PathBuf) {
+    let path = directory.join("peer");
+    let started =
+        inside(far, || Command::new("python3").args([SCRIPT, "peer"]).arg(&path).spawn().expect("python starts"));
+    let running = Running(started);
+    until("the peer is there", || path.exists());
+    (running, path)
+}
+
+/// The veth pair, whose far end computes the checksums of what it sends.
+fn checked_veth() -> File {
+    let far = veth(2);
+    inside(&far, || {
+        let done = Command::new("ethtool").args(["-K", "far0", "tx", "off"]).stdout(Stdio::null()).status();
+        assert!(done.expect("ethtool").success());
+    });
+    far
+}
+
+#[test]
+fn every_state_is_as_the_kernels() {
+    if !has("python3") || !has("ethtool") {
+        return;
+    }
+    in_namespace(|| {
+        let far = checked_veth();
+        // Who does not exist is known not to, soon; who does not answer has a station that nobody has.
+        ip("neigh add 10.8.0.77 lladdr 02:00:00:00:08:77 dev near0 nud permanent");
+        for (setting, value) in [("mcast_solicit", "1"), ("retrans_time_ms", "100")] {
+            std::fs::write(format!("/proc/sys/net/ipv4/neigh/near0/{setting}"), value).expect("a setting");
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let (_peer, path) = peer(&far, directory.path());
+        let mut ports = 20_000;
+        let kernels = ask(Command::new("python3"), &path, ports);
+        assert!(kernels.lines().count() > 100, "{kernels}");
+        for mode in ["base", "suspend20"] {
+            ports += 1000;
+            let python = preloaded("python3", &[("ABEY_DATAPATH", &datapath(mode)), ("ABEY_STRICT", "1")]);
+            let ours = ask(python, &path, ports);
+            for (kernels, ours) in kernels.lines().zip(ours.lines()) {
+                assert_eq!(ours, kernels, "in {mode}, the kernel's is on the right");
+            }
+            assert_eq!(ours.lines().count(), kernels.lines().count());
+        }
+    });
+}
+
+/// A wildcard server over the datapath, in the namespace of the calling thread; it listens when this returns.
+fn wildcard(how: &str, port: u16) -> (Running, BufReader<std::process::ChildStdout>) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/wildcard.py");
+    let mut python = preloaded("python3", &[("ABEY_DATAPATH", &datapath("base")), ("ABEY_STRICT", "1")]);
+    python.args([script, how, &port.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut server = Running(python.spawn().expect("python starts"));
+    let mut says = BufReader::new(server.0.stdout.take().expect("piped"));
+    let mut line = String::new();
+    says.read_line(&mut line).expect("text");
+    assert_eq!(line, "listens\n");
+    (server, says)
+}
+
+fn visit(to: IpAddr, port: u16) -> std::io::Result<TcpStream> {
+    let visitor = TcpStream::connect_timeout(&SocketAddr::new(to, port), PATIENCE)?;
+    visitor.set_read_timeout(Some(PATIENCE))?;
+    Ok(visitor)
+}
+
+/// What a server says to a new visitor.
+fn greeting(to: &str, port: u16) -> String {
+    let mut visitor = visit(to.parse().expect("an address"), port).expect("connected");
+    let own = visitor.local_addr().expect("bound").ip().to_string();
+    let mut said = vec![0; own.len()];
+    visitor.read_exact(&mut said).expect("greeted");
+    assert_eq!(String::from_utf8_lossy(&said), own);
+    own
+}
+
+#[test]
+fn a_wildcard_listener_is_reached_by_the_nic_and_by_loopback() {
+    if !has("python3") || !has("ethtool") {
+        return;
+    }
+    in_namespace(|| {
+        let far = checked_veth();
+        for (how, port) in [("epoll", 8001), ("block", 8002)] {
+            let (mut server, _says) = wildcard(how, port);
+            for _ in 0..3 {
+                // The own address is reached over loopback, too.
+                for to in ["127.0.0.1", "::1", "10.8.0.1", "fd08::1"] {
+                    greeting(to, port);
+                }
+                for to in ["10.8.0.1", "fd08::1"] {
+                    inside(&far, || greeting(to, port));
+                }
+            }
+            if Command::new("ss").arg("-V").output().is_ok() {
+                let shown = Command::new("ss").args(["-ltnp"]).output().expect("ss runs").stdout;
+                let shown = String::from_utf8_lossy(&shown).into_owned();
+                let line = shown.lines().find(|line| line.contains(&format!("*:{port}"))).unwrap_or_default();
+                assert!(line.contains("LISTEN") && line.contains(&format!("pid={}", server.0.id())), "{shown}");
+            }
+            assert!(has_program());
+            // Killed, it takes the program with it; the kernel answers its peers, and the port is free at once.
+            let mut visitor = inside(&far, || visit([10, 8, 0, 1].into(), port).expect("connected"));
+            server.0.kill().expect("killed");
+            server.0.wait().expect("waited for");
+            until("the program is gone", || !has_program());
+            // What it said is read first; then the peer finds out.
+            let mut said = String::new();
+            let end = visitor.write_all(b"?").and_then(|()| visitor.read_to_string(&mut said));
+            let again = visitor.write_all(b"?").and_then(|()| visitor.read_to_string(&mut said));
+            let is_reset = |end: &std::io::Result<usize>| {
+                end.as_ref()
+                    .is_err_and(|error| matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe))
+            };
+            assert!(is_reset(&end) || is_reset(&again), "{end:?} {again:?}");
+            let (_server, _says) = wildcard(how, port);
+            inside(&far, || greeting("10.8.0.1", port));
+        }
+    });
+}
+
+#[test]
+fn neither_side_of_a_listener_starves() {
+    if !has("python3") || !has("ethtool") {
+        return;
+    }
+    in_namespace(|| {
+        let far = checked_veth();
+        let (mut server, mut says) = wildcard("turns", 8003);
+        let over_nic = |count| -> Vec<_> {
+            inside(&far, || (0..count).map(|_| visit([10, 8, 0, 1].into(), 8003).expect("connected")).collect())
+        };
+        let _ours = over_nic(150);
+        let _kernels: Vec<_> =
+            (0..3).map(|_| visit("::1".parse().expect("an address"), 8003).expect("connected")).collect();
+        server.0.stdin.take().expect("piped").write_all(b"go\n").expect("told");
+        let mut order = String::new();
+        says.read_line(&mut order).expect("text");
+        let order = order.trim();
+        assert_eq!((order.matches('o').count(), order.matches('k').count()), (150, 3), "{order}");
+        let first = order.find('k').expect("there are some");
+        assert!((1..=64).contains(&first), "{order}");
+    });
+}
+
+/// Connects to each of its arguments, and says whether the kernel knows of the connection.
+const CONNECTS: &str = r#"
+import socket, sys
+for to in sys.argv[1:]:
+    host, port = to.rsplit(",", 1)
+    one = socket.create_connection((host, int(port)))
+    own = "%04X" % one.getsockname()[1]
+    lines = open("/proc/net/tcp").readlines() + open("/proc/net/tcp6").readlines()
+    known = any(line.split()[1].endswith(":" + own) for line in lines)
+    print("kernel" if known else "ours", one.recv(2).decode())
+"#;
+
+#[test]
+fn connections_go_the_way_of_the_kernels_routes() {
+    if !has("python3") || !has("ethtool") {
+        return;
+    }
+    in_namespace(|| {
+        let far = checked_veth();
+        // Behind the gateway, behind another router on the same device, and behind another device.
+        ip("route add default via 10.8.0.2 dev near0");
+        ip("route add default via fd08::2 dev near0");
+        ip("route add 198.51.100.0/24 via 10.8.0.3 dev near0");
+        ip("link add other0 type veth peer name other1");
+        ip("addr add 203.0.113.1/24 dev other0");
+        ip("link set other0 up");
+        inside(&far, || {
+            for address in
+                ["10.8.0.3/24 dev far0", "192.0.2.7/32 dev lo", "2001:db8::7/128 dev lo", "198.51.100.7/32 dev lo"]
+            {
+                ip(&format!("addr add {address}"));
+            }
+        });
+        let greets = |at: &str| {
+            let listener = std::net::TcpListener::bind(at).expect("bound");
+            let port = listener.local_addr().expect("bound").port();
+            std::thread::spawn(move || listener.incoming().flatten().try_for_each(|mut one| one.write_all(b"hi")));
+            port
+        };
+        let (there, here) = (inside(&far, || greets("[::]:0")), greets("[::]:0"));
+        let ways = [
+            ("10.8.0.2", there, "ours"),
+            ("fd08::2", there, "ours"),
+            ("192.0.2.7", there, "ours"),
+            ("2001:db8::7", there, "ours"),
+            ("198.51.100.7", there, "kernel"),
+            ("203.0.113.1", here, "kernel"),
+            ("127.0.0.1", here, "kernel"),
+            ("10.8.0.1", here, "kernel"),
+        ];
+        let mut python = preloaded("python3", &[("ABEY_DATAPATH", &datapath("base")), ("ABEY_STRICT", "1")]);
+        python.args(["-c", CONNECTS]).args(ways.iter().map(|(to, port, _)| format!("{to},{port}")));
+        let said = python.output().expect("python starts");
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        let expected: Vec<_> = ways.iter().map(|(_, _, way)| format!("{way} hi")).collect();
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected, "{}", String::from_utf8_lossy(&said.stderr));
+    });
+}
