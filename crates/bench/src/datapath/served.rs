@@ -60,7 +60,8 @@ impl Served {
             let report =
                 driver.run(load, conditions.duration, conditions.warmup, seed, &mut |phase| meter.at(phase))?;
             let counts = meter.finish()?;
-            let proof = driver.proved(load, judge(mode, &counts.datapath))?;
+            let judged = judge(mode, &counts.datapath).map_err(|why| format!("{why} ({} were answered)", report.count));
+            let proof = driver.proved(load, judged)?;
             runs.push(driver.measured(load, &report, all_figures(&report, &counts), (proof, counts.note)));
         }
         Ok(runs)
