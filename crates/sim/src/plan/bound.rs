@@ -32,9 +32,8 @@
 //! delivery: a server that is given events without an end from elsewhere, or takes the events of one poll in many waits,
 //! postpones it with every wait ([`Bound::postponed`]).
 
-use abey_delivery::{DEFAULT_WEIGHT, Hold, ModeSettings, Nanos, PollContext};
+use abey_delivery::{DEFAULT_WEIGHT, Family, Hold, ModeSettings, Nanos, PollContext};
 
-use super::family::Family;
 use crate::adaptation;
 use crate::profile::{Cost, Profile, RxTimer};
 

@@ -1,9 +1,8 @@
 //! Settings with what was simulated of them.
 
-use abey_delivery::{Mode, ModeSettings};
+use abey_delivery::{Family, Mode, ModeSettings, mode_of};
 use serde::Serialize;
 
-use super::family::{Family, mode_of};
 use super::requirements::{CPU_MARGIN, Goal, P99_MARGIN};
 use crate::outcome::Outcome;
 use crate::scenario::{Load, Scenario};

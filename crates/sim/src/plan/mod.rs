@@ -19,7 +19,6 @@
 
 mod bound;
 mod candidate;
-mod family;
 mod frontier;
 mod requirements;
 mod search;
@@ -27,9 +26,9 @@ mod space;
 
 use abey_delivery::{Mode, Nanos};
 
+pub use abey_delivery::{Family, describe, mode_of, nearest_mode};
 pub use bound::Bound;
 pub use candidate::{AtLoad, Candidate};
-pub use family::{Family, describe, mode_of, nearest_mode};
 pub use requirements::{CPU_MARGIN, Effort, Goal, LoadRange, P99_MARGIN, Requirements};
 pub use search::Progress;
 

@@ -1,8 +1,7 @@
 //! What a plan is made for: the load, the server, the goal, and how much work to spend on it.
 
-use abey_delivery::{ModeSettings, Nanos};
+use abey_delivery::{Family, ModeSettings, Nanos, nearest_mode};
 
-use super::family::{Family, nearest_mode};
 use crate::distribution::Delay;
 use crate::profile::{InputError, Profile};
 use crate::scenario::{Load, Scenario};

@@ -1,8 +1,6 @@
 //! The settings that a plan chooses from: ladders of figures, a coarse choice of them, and the neighbours of each.
 
-use abey_delivery::{EpollBusyPoll, Hold, Mode, ModeSettings, Nanos};
-
-use super::family::Family;
+use abey_delivery::{EpollBusyPoll, Family, Hold, Mode, ModeSettings, Nanos};
 
 /// gro-flush-timeout and hold, in microseconds: ten steps to a decade (the preferred numbers R10 of ISO 3, rounded).
 const TIMEOUTS: [u64; 27] = [

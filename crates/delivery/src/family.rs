@@ -1,9 +1,9 @@
 //! Families of settings: which mechanism they use, whatever the figures.
 
 use std::fmt;
+use std::str::FromStr;
 
-use abey_delivery::{EpollBusyPoll, Hold, Mode, ModeSettings, Nanos, NapiSettings, PollContext};
-use serde::Serialize;
+use crate::{EpollBusyPoll, Hold, Mode, ModeSettings, Nanos, NapiSettings, PollContext};
 
 /// The mechanism behind settings; a family has one mode or several that differ in a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,6 +31,20 @@ pub enum Family {
 }
 
 impl Family {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Base,
+        Self::Defer,
+        Self::NapiBusy,
+        Self::FullBusy,
+        Self::Suspend,
+        Self::Threaded,
+        Self::ThreadedBusy,
+        Self::Workqueue,
+        Self::Hold,
+        Self::HoldTimer,
+    ];
+
     /// The family that settings belong to.
     pub fn of(settings: &ModeSettings) -> Self {
         let napi = &settings.napi;
@@ -104,9 +118,21 @@ impl fmt::Display for Family {
     }
 }
 
-impl Serialize for Family {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
+/// A text that names no family.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no family of modes `{text}`: the families are {known}", known = Family::ALL.map(Family::name).join(", "))]
+pub struct ParseFamilyError {
+    /// What was written.
+    pub text: String,
+}
+
+impl FromStr for Family {
+    type Err = ParseFamilyError;
+
+    /// Reads a family's [name](Family::name).
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = Self::ALL.into_iter().find(|family| family.name() == text);
+        known.ok_or_else(|| ParseFamilyError { text: text.to_owned() })
     }
 }
 
@@ -165,6 +191,16 @@ mod tests {
                 assert_eq!(describe(&mode.settings()), name);
             }
         }
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for family in Family::ALL {
+            assert_eq!(family.name().parse(), Ok(family));
+            assert_eq!(Family::of(&family.example().settings()), family);
+        }
+        let error = "turbo".parse::<Family>().expect_err("no family");
+        assert!(error.to_string().contains("hold-timer"), "{error}");
     }
 
     #[test]
