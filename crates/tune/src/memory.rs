@@ -1,0 +1,175 @@
+//! What each choice gave and cost, by load.
+//!
+//! Loads are kept in *regions*, four to a factor of two. In a region every choice that was ever used there has a cell with
+//! two figures: the time that requests took, and the CPU time for each packet; each with its mean and its usual deviation.
+//! New samples count for at least a twelfth, so that what is long past fades, and one that is far out moves a figure by a
+//! few deviations at the most.
+
+use abey_delivery::{Family, Nanos};
+
+use crate::choice::Choice;
+
+/// Regions to a factor of two in load.
+const PER_OCTAVE: f64 = 4.0;
+/// The loads of 32 octaves have regions of their own.
+const REGIONS: usize = 128;
+/// How much a sample counts at least.
+const LEAST_SHARE: f64 = 1.0 / 12.0;
+/// What is older counts for no more than a few samples when new ones come.
+const STALE: Nanos = Nanos::from_millis(10 * 60 * 1_000);
+/// Deviations that a sample is taken to be away at the most.
+const FAR_OUT: f64 = 5.0;
+
+/// The region of a load in packets per second.
+pub(crate) fn region(load: f64) -> usize {
+    ((libm::log2(load.max(1.0)) * PER_OCTAVE) as usize).min(REGIONS - 1)
+}
+
+/// A mean, and how far samples usually are from it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Figure {
+    pub(crate) mean: f64,
+    pub(crate) deviation: f64,
+}
+
+impl Figure {
+    /// What no more than about one sample in a hundred exceeds.
+    pub(crate) fn upper(&self) -> f64 {
+        self.mean + 2.5 * self.deviation
+    }
+
+    fn learn(&mut self, value: f64, share: f64) {
+        let off = (value - self.mean).clamp(-FAR_OUT * self.deviation, FAR_OUT * self.deviation);
+        self.mean += share * off;
+        self.deviation = (self.deviation + share * (off.abs() - self.deviation)).max(self.mean * 0.003);
+    }
+}
+
+/// What one choice gave and cost in one region.
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    pub(crate) family: Family,
+    pub(crate) flush: Nanos,
+    /// Packets per second, on average.
+    pub(crate) load: f64,
+    /// The 99th percentile of latency, or its estimate, in nanoseconds.
+    pub(crate) latency: Figure,
+    /// CPU time for each packet, in nanoseconds.
+    pub(crate) cost: Figure,
+    /// Samples that it was learned from.
+    pub(crate) samples: u32,
+    /// When the last one came.
+    pub(crate) at: Nanos,
+}
+
+impl Cell {
+    /// CPU at a load near the cell's, as a share of one CPU.
+    pub(crate) fn cpu(&self, load: f64) -> f64 {
+        self.cost.mean * load / 1e9
+    }
+}
+
+/// One sample, in the terms that are remembered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lesson {
+    pub(crate) load: f64,
+    pub(crate) latency: f64,
+    /// How far the latency may be off by chance.
+    pub(crate) noise: f64,
+    pub(crate) cpu: f64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Memory {
+    regions: Vec<Vec<Cell>>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { regions: vec![Vec::new(); REGIONS] }
+    }
+}
+
+impl Memory {
+    pub(crate) fn learn(&mut self, now: Nanos, choice: Choice, lesson: Lesson) {
+        let cost = lesson.cpu * 1e9 / lesson.load;
+        let cells = &mut self.regions[region(lesson.load)];
+        let known = cells.iter_mut().find(|cell| cell.family == choice.family && cell.flush == choice.flush);
+        let Some(cell) = known else {
+            let latency = Figure { mean: lesson.latency, deviation: lesson.noise };
+            let cost = Figure { mean: cost, deviation: cost * 0.02 };
+            let Choice { family, flush, .. } = choice;
+            cells.push(Cell { family, flush, load: lesson.load, latency, cost, samples: 1, at: now });
+            return;
+        };
+        if now.saturating_sub(cell.at) > STALE {
+            cell.samples = cell.samples.min(3);
+        }
+        let share = (1.0 / f64::from(cell.samples + 1)).max(LEAST_SHARE);
+        cell.load += share * (lesson.load - cell.load);
+        cell.latency.learn(lesson.latency, share);
+        cell.cost.learn(cost, share);
+        cell.samples = cell.samples.saturating_add(1);
+        cell.at = now;
+    }
+
+    /// What is known of exactly this choice at this load.
+    pub(crate) fn exact(&self, choice: Choice, load: f64) -> Option<&Cell> {
+        self.regions[region(load)].iter().find(|cell| cell.family == choice.family && cell.flush == choice.flush)
+    }
+
+    /// The cells of a family, those of near loads first, each with the regions between.
+    pub(crate) fn around(&self, family: Family, load: f64) -> impl Iterator<Item = (usize, &Cell)> {
+        let here = region(load);
+        (0..REGIONS).flat_map(move |away| {
+            let below = here.checked_sub(away);
+            let above = Some(here + away).filter(|above| away > 0 && *above < REGIONS);
+            let cells = below.into_iter().chain(above).flat_map(|at| &self.regions[at]);
+            cells.filter(move |cell| cell.family == family).map(move |cell| (away, cell))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(flush: u64) -> Choice {
+        Choice { family: Family::Defer, flush: Nanos::from_micros(flush), suspend: Nanos::ZERO }
+    }
+
+    fn lesson(load: f64, latency: f64) -> Lesson {
+        Lesson { load, latency, noise: latency * 0.01, cpu: load * 1e-5 }
+    }
+
+    #[test]
+    fn figures_follow_and_are_not_carried_away() {
+        let mut memory = Memory::default();
+        for n in 0..50 {
+            memory.learn(Nanos::from_millis(n * 500), choice(20), lesson(10_000.0, 200.0));
+        }
+        memory.learn(Nanos::from_millis(30_000), choice(20), lesson(10_000.0, 9_000.0));
+        let after_one = memory.exact(choice(20), 10_000.0).expect("known").latency.mean;
+        assert!((200.0..210.0).contains(&after_one), "{after_one}");
+        for n in 0..60 {
+            memory.learn(Nanos::from_millis(31_000 + n * 500), choice(20), lesson(10_000.0, 300.0));
+        }
+        let after_many = memory.exact(choice(20), 10_000.0).expect("known").latency.mean;
+        assert!((290.0..301.0).contains(&after_many), "{after_many}");
+        assert!(memory.exact(choice(20), 13_000.0).is_none());
+    }
+
+    #[test]
+    fn the_nearest_load_comes_first() {
+        let mut memory = Memory::default();
+        for load in [1_000.0, 10_000.0, 40_000.0] {
+            memory.learn(Nanos::ZERO, choice(20), lesson(load, load));
+        }
+        let order: Vec<f64> = memory.around(Family::Defer, 12_000.0).map(|(_, cell)| cell.load).collect();
+        assert_eq!(order, [10_000.0, 40_000.0, 1_000.0]);
+        assert_eq!(memory.around(Family::Base, 12_000.0).count(), 0);
+        for load in [0.0, 1e30, f64::MAX] {
+            assert!(region(load) < REGIONS);
+        }
+    }
+}

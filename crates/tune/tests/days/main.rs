@@ -1,0 +1,175 @@
+//! Days of random load on a simulated host: does the controller keep its goal, and what does it cost?
+//!
+//! What is simulated: a host of the IRQ suspension study's kind with one queue, one CPU and 560 connections, as the Linux
+//! kernel delivers. Every interval of 250 ms is a run of the simulator at that interval's load and settings (`slices`), from
+//! a cold start and 20 ms of warm-up. What a change does within an interval is not in those runs; so the interval after a
+//! change of settings counts as the worse of what both settings give, and as the dearer of what they cost. `steps.rs` looks
+//! at changes inside of one run.
+//!
+//! *Kept*: the share of the day's intervals whose 99th percentile is at most the goal. *Best fixed*: with hindsight, the
+//! settings within the same bounds that cost the least CPU over the day among those that keep the goal at least 97 % of
+//! it; if none do, those that keep it longest.
+//!
+//! `ABEY_TUNE_CURVES=50 cargo test -p abey-tune --release --test days -- --nocapture` is the whole of it: 50 days, on a finer
+//! grid of loads, with more seeds. `ABEY_TUNE_SEED` is the seed of the first.
+
+mod curve;
+mod slices;
+
+use abey_delivery::{Family, ModeSettings, Nanos, describe};
+use abey_tune::{Bounds, Controller, Goal, Sample};
+
+use curve::Curve;
+use slices::{Grid, INTERVAL, Slices};
+
+const LEAST_KEPT: f64 = 0.97;
+const MOST_CPU: f64 = 1.10;
+
+/// What a day came to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Day {
+    intervals: f64,
+    kept: f64,
+    cpu: f64,
+    changes: u32,
+}
+
+impl Day {
+    fn add(&mut self, goal: Nanos, p99: Nanos, cpu: f64) {
+        self.intervals += 1.0;
+        self.kept += f64::from(u8::from(p99 <= goal));
+        self.cpu += cpu;
+    }
+
+    fn kept(&self) -> f64 {
+        self.kept / self.intervals
+    }
+
+    fn cpu(&self) -> f64 {
+        self.cpu / self.intervals
+    }
+}
+
+/// Whoever chooses settings.
+trait Tuner {
+    fn settings(&self) -> ModeSettings;
+    /// True: the settings have changed.
+    fn handle_sample(&mut self, now: Nanos, sample: &Sample) -> bool;
+}
+
+impl Tuner for Controller {
+    fn settings(&self) -> ModeSettings {
+        Self::settings(self)
+    }
+
+    fn handle_sample(&mut self, now: Nanos, sample: &Sample) -> bool {
+        let step = Self::handle_sample(self, now, sample);
+        if step.changed && std::env::var_os("ABEY_TUNE_STEPS").is_some() {
+            println!("{:>9.2} s  {}", now.as_nanos() as f64 / 1e9, step.reason);
+        }
+        step.changed
+    }
+}
+
+fn p99(sample: &Sample) -> Nanos {
+    sample.latency.expect("simulated requests are seen").p99
+}
+
+/// Which seed an interval has.
+fn chance(at: usize) -> u64 {
+    (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40
+}
+
+fn run_day(tuner: &mut dyn Tuner, slices: &mut Slices, curve: &Curve) -> Day {
+    let goal = Nanos::from_micros(curve.goal_us);
+    let mut day = Day::default();
+    let mut before = None;
+    for (at, load) in curve.loads.iter().enumerate() {
+        let load = slices.grid.nearest(*load);
+        let settings = tuner.settings();
+        let mut sample = slices.slice(&settings, load, chance(at));
+        if let Some(before) = before.take() {
+            let other = slices.slice(&before, load, chance(at));
+            let (mine, others) = (sample.latency.expect("seen"), other.latency.expect("seen"));
+            sample.latency = Some(if mine.p99 >= others.p99 { mine } else { others });
+            sample.cpu = sample.cpu.max(other.cpu);
+        }
+        day.add(goal, p99(&sample), sample.cpu);
+        let now = Nanos::from_nanos(INTERVAL.as_nanos() * (at as u64 + 1));
+        if tuner.handle_sample(now, &sample) {
+            before = Some(settings);
+            day.changes += 1;
+        }
+    }
+    day
+}
+
+fn fixed_day(settings: &ModeSettings, slices: &mut Slices, curve: &Curve) -> Day {
+    let goal = Nanos::from_micros(curve.goal_us);
+    let mut day = Day::default();
+    for (at, load) in curve.loads.iter().enumerate() {
+        let load = slices.grid.nearest(*load);
+        let sample = slices.slice(settings, load, chance(at));
+        day.add(goal, p99(&sample), sample.cpu);
+    }
+    day
+}
+
+fn best_fixed(all: &[ModeSettings], slices: &mut Slices, curve: &Curve) -> (ModeSettings, Day) {
+    let days: Vec<_> = all.iter().map(|settings| (*settings, fixed_day(settings, slices, curve))).collect();
+    let keeping = days.iter().filter(|(_, day)| day.kept() >= LEAST_KEPT);
+    let cheapest = keeping.min_by(|(_, a), (_, b)| a.cpu.total_cmp(&b.cpu));
+    let longest = || days.iter().max_by(|(_, a), (_, b)| a.kept.total_cmp(&b.kept));
+    *cheapest.or_else(longest).expect("there are settings")
+}
+
+fn passes(day: &Day, fixed: &Day) -> bool {
+    day.kept() >= LEAST_KEPT && day.cpu() <= MOST_CPU * fixed.cpu()
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not `{text}`")))
+}
+
+/// The bounds, the grid and the slices, coarser for a few days than for many.
+fn host(many: bool) -> (Bounds, Slices) {
+    let us = Nanos::from_micros;
+    let flush = if many { us(10)..=us(200) } else { us(25)..=us(200) };
+    let suspend = Nanos::from_millis(5)..=Nanos::from_millis(20);
+    let bounds = Bounds::new(flush, suspend, &[Family::Base, Family::Defer, Family::Suspend]).expect("sound");
+    let grid = if many { Grid { factor: 1.1, seeds: 4 } } else { Grid { factor: 1.2, seeds: 2 } };
+    let slices = Slices::new("epyc-7662", grid, &bounds.settings());
+    (bounds, slices)
+}
+
+#[test]
+fn days_keep_the_goal_at_little_more_than_the_best_fixed_settings() {
+    let curves = number("ABEY_TUNE_CURVES");
+    let seed = number("ABEY_TUNE_SEED").unwrap_or(1);
+    println!("seed {seed} (ABEY_TUNE_SEED), {} days (ABEY_TUNE_CURVES)", curves.unwrap_or(3));
+    let (bounds, mut slices) = host(curves.is_some());
+    let all = bounds.settings();
+    let mut failures = Vec::new();
+    for seed in seed..seed + curves.unwrap_or(3) {
+        let curve = Curve::random(seed, 1e9 / INTERVAL.as_nanos() as f64);
+        let goal = Goal::P99(Nanos::from_micros(curve.goal_us));
+        let mut tuner = Controller::new(goal, bounds.clone(), None).expect("sound");
+        let day = run_day(&mut tuner, &mut slices, &curve);
+        let (settings, fixed) = best_fixed(&all, &mut slices, &curve);
+        println!(
+            "day {seed:3}, {goal}: kept {:6.2} %, CPU {:5.2} %, {:4} changes; fixed {:12} keeps {:6.2} %, CPU {:5.2} %: ratio {:.3}",
+            day.kept() * 100.0,
+            day.cpu() * 100.0,
+            day.changes,
+            describe(&settings),
+            fixed.kept() * 100.0,
+            fixed.cpu() * 100.0,
+            day.cpu() / fixed.cpu(),
+        );
+        if !passes(&day, &fixed) {
+            failures.push(seed);
+        }
+    }
+    assert!(failures.is_empty(), "these days fail: {failures:?}");
+}
