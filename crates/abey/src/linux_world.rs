@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use abey_delivery::{Mode, ModeSettings, PollContext};
+use abey_delivery::{Mode, ModeSettings};
 use abey_linux::apply::{ApplyError, JournalError};
 use abey_linux::device::DeviceError;
 use abey_linux::netlink::NetlinkError;
@@ -80,7 +80,7 @@ impl Wanted {
     /// A mode that the kernel can deliver.
     pub(crate) fn mode(mode: Mode) -> Result<Self, Failure> {
         let settings = mode.settings();
-        if only_ours(&settings).is_some() {
+        if settings.only_ours().is_some() {
             return Err(Failure::usage(format!(
                 "the Linux kernel has no mode `{mode}`: it exists in the datapath and sim worlds only"
             )));
@@ -91,21 +91,12 @@ impl Wanted {
     /// The settings of a file, if the kernel can deliver them.
     pub(crate) fn file(path: &Path) -> Result<Self, Failure> {
         let SettingsFile { name, settings, .. } = SettingsFile::load(path).map_err(Failure::usage)?;
-        if let Some(what) = only_ours(&settings) {
+        if let Some(what) = settings.only_ours() {
             return Err(Failure::usage(format!(
                 "{name} asks for {what}, which the Linux kernel does not have: it exists in the datapath and sim worlds only"
             )));
         }
         Ok(Self { name, mode: mode_of(&settings), settings })
-    }
-}
-
-/// What of some settings the kernel does not have.
-fn only_ours(settings: &ModeSettings) -> Option<&'static str> {
-    match &settings.napi {
-        napi if napi.hold.is_some() => Some("hold"),
-        napi if napi.context == PollContext::Workqueue => Some("threaded = \"workqueue\""),
-        _ => None,
     }
 }
 

@@ -234,6 +234,17 @@ impl EpollBusyPoll {
 }
 
 impl ModeSettings {
+    /// What of it only the datapath and the simulator have, and the Linux kernel does not; `None` if nothing.
+    pub const fn only_ours(&self) -> Option<&'static str> {
+        if self.napi.hold.is_some() {
+            return Some("hold");
+        }
+        match self.napi.context {
+            PollContext::Workqueue => Some("threaded = \"workqueue\""),
+            PollContext::Softirq | PollContext::Thread | PollContext::BusyThread => None,
+        }
+    }
+
     /// Checks every part.
     ///
     /// # Errors

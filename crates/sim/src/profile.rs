@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use abey_input::{FileError, read_text};
 use serde::{Deserialize, Serialize};
 
 pub use crate::input::InputError;
-use crate::input::{check_limits, read};
+use crate::input::check_limits;
 
 /// The price of an operation on an undisturbed processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -363,7 +364,7 @@ impl Profile {
         if !name.ends_with(".toml") {
             return Err(InputError::Unknown(name.to_owned()));
         }
-        Self::parse(name, &read(Path::new(name))?)
+        Self::parse(name, &read_text(Path::new(name))?)
     }
 
     /// A profile from its text; `name` is for messages.
@@ -371,7 +372,7 @@ impl Profile {
     /// # Errors
     /// If it has keys or values that are not allowed.
     pub fn parse(name: &str, text: &str) -> Result<Self, InputError> {
-        let profile: Self = toml::from_str(text).map_err(|error| InputError::parse(name, text, &error))?;
+        let profile: Self = toml::from_str(text).map_err(|error| FileError::toml(name, text, &error))?;
         check_limits(text).and_then(|()| profile.validate()).map_err(|error| error.at(name, text))?;
         Ok(profile)
     }

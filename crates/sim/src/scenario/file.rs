@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use abey_delivery::{Mode, ModeSettings, Nanos};
+use abey_input::{FileError, SettingsFile, read_text};
 use serde::Deserialize;
 
 use super::parse::{arrivals, delay, load, modes, size, span};
 use super::{Arrivals, CONNECTIONS_PER_QUEUE, Load, NicSettings, Responder, Scenario, Sizes};
 use crate::distribution::{Delay, Size};
-use crate::input::{InputError, read};
+use crate::input::InputError;
 use crate::plan::nearest_mode;
 use crate::profile::Profile;
-use crate::settings_file::SettingsFile;
 use crate::topology::Topology;
 
 /// A user's scenario, as a TOML file: one run, or one for each of several modes.
@@ -148,7 +148,7 @@ impl ScenarioFile {
     /// # Errors
     /// If it has keys or values that are not allowed; the message has the line.
     pub fn parse(name: &str, text: &str) -> Result<Self, InputError> {
-        let mut file: Self = toml::from_str(text).map_err(|error| InputError::parse(name, text, &error))?;
+        let mut file: Self = toml::from_str(text).map_err(|error| FileError::toml(name, text, &error))?;
         if let Some(path) = &file.settings {
             file.settings_file = Some(SettingsFile::load(&Path::new(name).with_file_name(path))?);
         } else if file.modes.is_empty() {
@@ -163,7 +163,7 @@ impl ScenarioFile {
     /// # Errors
     /// As [`Self::parse`], and if the file cannot be read.
     pub fn load(path: &Path) -> Result<Self, InputError> {
-        Self::parse(&path.display().to_string(), &read(path)?)
+        Self::parse(&path.display().to_string(), &read_text(path)?)
     }
 
     /// The profile that it names.
@@ -172,7 +172,7 @@ impl ScenarioFile {
     /// As [`Profile::load`]; the message has the line, if the profile was named in the file.
     pub fn load_profile(&self) -> Result<Profile, InputError> {
         Profile::load(&self.profile).map_err(|error| match error {
-            InputError::Unknown(_) | InputError::Read { .. } => error.at(&self.name, &self.text),
+            InputError::Unknown(_) | InputError::File(FileError::Read { .. }) => error.at(&self.name, &self.text),
             _ => error,
         })
     }

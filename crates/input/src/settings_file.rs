@@ -7,16 +7,17 @@ use std::ops::Range;
 use std::path::Path;
 
 use abey_delivery::{EpollBusyPoll, Hold, ModeSettings, Nanos, NapiSettings, PollContext, SettingsError};
-use serde::de::{Error, Visitor};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::input::{InputError, read};
+use crate::error::{FileError, read_text};
+use crate::time::{Time, time};
 
 /// A settings file, read.
 ///
 /// ```
-/// use abey_sim::SettingsFile;
+/// use abey_input::SettingsFile;
 ///
 /// let text = r#"
 ///     [napi]
@@ -32,7 +33,7 @@ use crate::input::{InputError, read};
 /// let file = SettingsFile::parse("mine.toml", text)?;
 /// assert_eq!(file.settings.napi.gro_flush_timeout.as_micros(), 37);
 /// assert_eq!(SettingsFile::parse("again", &SettingsFile::text(&file.settings, ""))?.settings, file.settings);
-/// # Ok::<(), abey_sim::InputError>(())
+/// # Ok::<(), abey_input::FileError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsFile {
@@ -47,12 +48,12 @@ impl SettingsFile {
     ///
     /// # Errors
     /// The first line that is no TOML, or has a key or a value that is not allowed.
-    pub fn parse(name: &str, text: &str) -> Result<Self, InputError> {
-        let document: Document = toml::from_str(text).map_err(|error| InputError::parse(name, text, &error))?;
+    pub fn parse(name: &str, text: &str) -> Result<Self, FileError> {
+        let document: Document = toml::from_str(text).map_err(|error| FileError::toml(name, text, &error))?;
         let settings = document.settings();
         settings.validate().map_err(|error| {
             let at = document.span_of(&error).map_or(0, |span| span.start);
-            InputError::in_line(name, text, at, &error.to_string())
+            FileError::in_line(name, text, at, &error.to_string())
         })?;
         Ok(Self { name: name.to_owned(), settings })
     }
@@ -61,8 +62,8 @@ impl SettingsFile {
     ///
     /// # Errors
     /// As [`Self::parse`], and if the file cannot be read.
-    pub fn load(path: &Path) -> Result<Self, InputError> {
-        Self::parse(&path.display().to_string(), &read(path)?)
+    pub fn load(path: &Path) -> Result<Self, FileError> {
+        Self::parse(&path.display().to_string(), &read_text(path)?)
     }
 
     /// The text of a settings file; every line of `header` becomes a comment at its top.
@@ -87,20 +88,27 @@ fn write_settings(out: &mut String, settings: &ModeSettings) -> std::fmt::Result
     if out.len() > before {
         out.push('\n');
     }
-    let napi = &settings.napi;
-    writeln!(out, "[napi]\ndefer-hard-irqs = {}", napi.defer_hard_irqs)?;
-    writeln!(out, "gro-flush-timeout = \"{}\"", in_unit(napi.gro_flush_timeout))?;
-    writeln!(out, "irq-suspend-timeout = \"{}\"", in_unit(napi.irq_suspend_timeout))?;
-    writeln!(out, "threaded = \"{}\"", threaded_name(napi.context))?;
-    match napi.hold {
-        Some(Hold::Spin(span)) => writeln!(out, "hold = \"{}\"", in_unit(span))?,
-        Some(Hold::Timer(span)) => writeln!(out, "hold = \"{}-timer\"", in_unit(span))?,
-        None => {}
-    }
+    writeln!(out, "[napi]\n{}", napi_lines(&settings.napi).join("\n"))?;
     if let Some(EpollBusyPoll { usecs, budget, prefer }) = settings.epoll {
         writeln!(out, "\n[epoll]\nbusy-poll = \"{usecs}us\"\nbudget = {budget}\nprefer = {prefer}")?;
     }
     Ok(())
+}
+
+/// The settings of a NAPI instance as the lines of a `[napi]` table, all of them.
+pub fn napi_lines(napi: &NapiSettings) -> Vec<String> {
+    let mut lines = vec![
+        format!("defer-hard-irqs = {}", napi.defer_hard_irqs),
+        format!("gro-flush-timeout = \"{}\"", in_unit(napi.gro_flush_timeout)),
+        format!("irq-suspend-timeout = \"{}\"", in_unit(napi.irq_suspend_timeout)),
+        format!("threaded = \"{}\"", threaded_name(napi.context)),
+    ];
+    match napi.hold {
+        Some(Hold::Spin(span)) => lines.push(format!("hold = \"{}\"", in_unit(span))),
+        Some(Hold::Timer(span)) => lines.push(format!("hold = \"{}-timer\"", in_unit(span))),
+        None => {}
+    }
+    lines
 }
 
 /// No time at all has its unit too.
@@ -111,18 +119,18 @@ fn in_unit(span: Nanos) -> String {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Document {
-    napi: Napi,
-    epoll: Option<Epoll>,
+    napi: NapiTable,
+    epoll: Option<EpollTable>,
     #[serde(default, deserialize_with = "above_zero")]
     max_wait: Option<Nanos>,
     #[serde(default, deserialize_with = "above_zero")]
     socket_busy_poll: Option<Nanos>,
 }
 
-/// What is not named is the kernel's default: nothing.
-#[derive(Deserialize)]
+/// The settings of a NAPI instance as a table. What is not named is the kernel's default: nothing.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Napi {
+pub struct NapiTable {
     defer_hard_irqs: Option<Spanned<u32>>,
     #[serde(default, deserialize_with = "time")]
     gro_flush_timeout: Nanos,
@@ -133,16 +141,17 @@ struct Napi {
     hold: Option<Hold>,
 }
 
-#[derive(Deserialize)]
+/// The busy-poll parameters of an epoll context as a table.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Epoll {
+pub struct EpollTable {
     #[serde(deserialize_with = "micros")]
     busy_poll: u32,
     budget: Spanned<u16>,
     prefer: bool,
 }
 
-#[derive(Clone, Copy, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Threaded {
     #[default]
@@ -161,27 +170,49 @@ fn threaded_name(context: PollContext) -> &'static str {
     }
 }
 
+impl NapiTable {
+    /// The settings; whether they make sense together is for [`NapiSettings::validate`].
+    pub fn settings(&self) -> NapiSettings {
+        NapiSettings {
+            defer_hard_irqs: self.defer_hard_irqs.as_ref().map_or(0, |count| *count.get_ref()),
+            gro_flush_timeout: self.gro_flush_timeout,
+            irq_suspend_timeout: self.irq_suspend_timeout.as_ref().map_or(Nanos::ZERO, |time| time.get_ref().0),
+            context: match self.threaded {
+                Threaded::No => PollContext::Softirq,
+                Threaded::Yes => PollContext::Thread,
+                Threaded::Busy => PollContext::BusyThread,
+                Threaded::Workqueue => PollContext::Workqueue,
+            },
+            hold: self.hold,
+        }
+    }
+
+    /// Where the value is that breaks a rule about several.
+    pub fn span_of(&self, error: &SettingsError) -> Option<Range<usize>> {
+        match error {
+            SettingsError::DeferOutOfRange(_) => self.defer_hard_irqs.as_ref().map(Spanned::span),
+            _ => self.irq_suspend_timeout.as_ref().map(Spanned::span),
+        }
+    }
+}
+
+impl EpollTable {
+    /// The parameters; whether they are in range is for [`EpollBusyPoll::validate`].
+    pub fn parameters(&self) -> EpollBusyPoll {
+        EpollBusyPoll { usecs: self.busy_poll, budget: *self.budget.get_ref(), prefer: self.prefer }
+    }
+
+    /// Where the budget is.
+    pub fn budget_span(&self) -> Range<usize> {
+        self.budget.span()
+    }
+}
+
 impl Document {
     fn settings(&self) -> ModeSettings {
-        let napi = &self.napi;
         ModeSettings {
-            napi: NapiSettings {
-                defer_hard_irqs: napi.defer_hard_irqs.as_ref().map_or(0, |count| *count.get_ref()),
-                gro_flush_timeout: napi.gro_flush_timeout,
-                irq_suspend_timeout: napi.irq_suspend_timeout.as_ref().map_or(Nanos::ZERO, |time| time.get_ref().0),
-                context: match napi.threaded {
-                    Threaded::No => PollContext::Softirq,
-                    Threaded::Yes => PollContext::Thread,
-                    Threaded::Busy => PollContext::BusyThread,
-                    Threaded::Workqueue => PollContext::Workqueue,
-                },
-                hold: napi.hold,
-            },
-            epoll: self.epoll.as_ref().map(|epoll| EpollBusyPoll {
-                usecs: epoll.busy_poll,
-                budget: *epoll.budget.get_ref(),
-                prefer: epoll.prefer,
-            }),
+            napi: self.napi.settings(),
+            epoll: self.epoll.as_ref().map(EpollTable::parameters),
             max_wait: self.max_wait,
             socket_busy_poll: self.socket_busy_poll,
         }
@@ -190,36 +221,10 @@ impl Document {
     /// The value that breaks a rule about several.
     fn span_of(&self, error: &SettingsError) -> Option<Range<usize>> {
         match error {
-            SettingsError::DeferOutOfRange(_) => self.napi.defer_hard_irqs.as_ref().map(Spanned::span),
-            SettingsError::ZeroBudget => self.epoll.as_ref().map(|epoll| epoll.budget.span()),
-            _ => self.napi.irq_suspend_timeout.as_ref().map(Spanned::span),
+            SettingsError::ZeroBudget => self.epoll.as_ref().map(EpollTable::budget_span),
+            _ => self.napi.span_of(error),
         }
     }
-}
-
-/// A time with its unit, as a string.
-struct Time(Nanos);
-
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
-            type Value = Time;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a time with its unit in quotes, such as \"20us\" or \"1.5ms\"")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Time, E> {
-                text.parse().map(Time).map_err(E::custom)
-            }
-        }
-        from.deserialize_str(Text)
-    }
-}
-
-fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Nanos, D::Error> {
-    Time::deserialize(from).map(|time| time.0)
 }
 
 fn above_zero<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Nanos>, D::Error> {
