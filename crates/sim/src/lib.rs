@@ -29,6 +29,7 @@ pub mod plan;
 pub mod profile;
 pub mod reference;
 pub mod scenario;
+pub mod timeline;
 pub mod topology;
 
 mod adaptation;
@@ -53,5 +54,5 @@ pub use profile::Profile;
 pub use recording::{External, Recording, What};
 pub use scenario::{Arrivals, Load, NicSettings, Responder, Scenario, ScenarioFile, Sizes};
 pub use topology::Topology;
-pub use trace::Trace;
+pub use trace::{Activity, CpuLevel, RequestTrace, Slice, Trace, Track};
 pub use world::{run, run_recorded, run_traced};

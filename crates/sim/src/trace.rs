@@ -1,35 +1,191 @@
-//! A timeline of a run, in the Chrome trace format that Perfetto (ui.perfetto.dev) opens.
-//!
-//! One track per CPU and level (hardirq, softirq, thread, idle), so that one sees who runs on top of whom; and one per
-//! queue that says whether its interrupt is unmasked, masked, or suspended.
+//! What happened when, in a run that was traced: who ran on which CPU, what became of interrupts and timers, and the way of
+//! every request. [`Trace::write_json`] writes it for Perfetto (ui.perfetto.dev), in the Chrome trace format.
 
+use std::fmt;
 use std::io::{self, Write};
 
 /// A timeline. Times are nanoseconds of virtual time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    tracks: Vec<String>,
+    tracks: Vec<Track>,
     slices: Vec<Slice>,
+    requests: Vec<RequestTrace>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Slice {
-    track: u32,
-    name: &'static str,
-    from: u64,
-    to: u64,
+/// What a slice is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Track {
+    /// What a CPU does at one level: the higher ones run on top of the lower ones.
+    Cpu {
+        /// The CPU.
+        cpu: u32,
+        /// The level.
+        level: CpuLevel,
+    },
+    /// Whether the interrupt of a queue is masked.
+    Interrupt {
+        /// The queue.
+        queue: u32,
+    },
+    /// Whether the timer of a queue's NAPI instance is armed.
+    Timer {
+        /// The queue.
+        queue: u32,
+    },
+    /// Whether the thread of a server sleeps.
+    Server {
+        /// The server.
+        server: u32,
+    },
+}
+
+/// What a CPU can be busy with, the most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuLevel {
+    /// An interrupt of the NIC or of a timer.
+    Hardirq,
+    /// Softirq.
+    Softirq,
+    /// A thread.
+    Thread,
+    /// The idle loop, on its way to halting the CPU.
+    Idle,
+}
+
+impl fmt::Display for Track {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu { cpu, level } => {
+                let level = match level {
+                    CpuLevel::Hardirq => "hardirq",
+                    CpuLevel::Softirq => "softirq",
+                    CpuLevel::Thread => "thread",
+                    CpuLevel::Idle => "idle loop",
+                };
+                write!(f, "CPU {cpu} {level}")
+            }
+            Self::Interrupt { queue } => write!(f, "queue {queue} interrupt"),
+            Self::Timer { queue } => write!(f, "queue {queue} timer"),
+            Self::Server { server } => write!(f, "server {server}"),
+        }
+    }
+}
+
+/// What goes on in a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Activity {
+    /// The NIC's interrupt is handled.
+    NicInterrupt,
+    /// A timer's interrupt is handled.
+    TimerInterrupt,
+    /// A softirq run, between polls.
+    Softirq,
+    /// A softirq polls.
+    SoftirqPoll,
+    /// The CPU's softirq thread runs, or polls.
+    SoftirqThread,
+    /// The thread of a NAPI instance runs, or polls.
+    NapiThread,
+    /// A worker of the pool runs, or polls.
+    Worker,
+    /// A server is in its wait (a system call), and does not poll.
+    Wait,
+    /// A server polls a queue.
+    BusyPoll,
+    /// A server serves a request.
+    Serve,
+    /// A CPU's idle loop.
+    IdleLoop,
+    /// The interrupt is masked.
+    Masked,
+    /// The interrupt is unmasked.
+    Unmasked,
+    /// The interrupt is masked because an application suspended it.
+    Suspended,
+    /// The timer is armed.
+    Armed,
+    /// The server's thread sleeps.
+    Asleep,
+}
+
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::NicInterrupt => "NIC interrupt",
+            Self::TimerInterrupt => "timer interrupt",
+            Self::Softirq => "softirq",
+            Self::SoftirqPoll => "softirq poll",
+            Self::SoftirqThread => "softirq thread",
+            Self::NapiThread => "NAPI thread",
+            Self::Worker => "worker",
+            Self::Wait => "wait",
+            Self::BusyPoll => "busy poll",
+            Self::Serve => "serve",
+            Self::IdleLoop => "idle loop",
+            Self::Masked => "masked",
+            Self::Unmasked => "unmasked",
+            Self::Suspended => "suspended",
+            Self::Armed => "armed",
+            Self::Asleep => "asleep",
+        })
+    }
+}
+
+/// Something that lasted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// What it is about.
+    pub track: Track,
+    /// What went on.
+    pub what: Activity,
+    /// When it began, in nanoseconds.
+    pub from: u64,
+    /// When it ended, or was interrupted, in nanoseconds.
+    pub to: u64,
+    /// In a poll: the packets that it has taken by then.
+    pub packets: u32,
+}
+
+/// The way of a request through the server. Times are nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestTrace {
+    /// Its connection.
+    pub connection: u32,
+    /// Its last packet was in the receive ring.
+    pub arrived: u64,
+    /// A poll had brought it to its socket.
+    pub delivered: u64,
+    /// The server began with it; as `delivered` if the network stack answers itself.
+    pub begun: u64,
+    /// Its answer was with the NIC.
+    pub answered: u64,
 }
 
 impl Trace {
-    pub(crate) fn add_track(&mut self, name: String) -> u32 {
-        self.tracks.push(name);
-        self.tracks.len() as u32 - 1
+    pub(crate) fn add_track(&mut self, track: Track) {
+        self.tracks.push(track);
     }
 
-    pub(crate) fn add(&mut self, track: u32, name: &'static str, from: u64, to: u64) {
-        if to > from {
-            self.slices.push(Slice { track, name, from, to });
+    pub(crate) fn add(&mut self, slice: Slice) {
+        if slice.to > slice.from {
+            self.slices.push(slice);
         }
+    }
+
+    pub(crate) fn add_request(&mut self, request: RequestTrace) {
+        self.requests.push(request);
+    }
+
+    /// What lasted, in the order in which it ended.
+    pub fn slices(&self) -> &[Slice] {
+        &self.slices
+    }
+
+    /// The requests that were answered, in that order.
+    pub fn requests(&self) -> &[RequestTrace] {
+        &self.requests
     }
 
     /// Whether nothing happened.
@@ -52,14 +208,34 @@ impl Trace {
                 write!(out, ",\n{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"{key}\",\"args\":{text}}}", index + 1)?;
             }
         }
-        for Slice { track, name, from, to } in &self.slices {
+        for Slice { track, what, from, to, packets } in &self.slices {
+            let Some(index) = self.tracks.iter().position(|listed| listed == track) else { continue };
             write!(
                 out,
-                ",\n{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"name\":\"{name}\",\"ts\":{},\"dur\":{}}}",
-                track + 1,
+                ",\n{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"name\":\"{what}\",\"ts\":{},\"dur\":{}",
+                index + 1,
                 Micros(*from),
                 Micros(to - from)
             )?;
+            if *packets > 0 {
+                write!(out, ",\"args\":{{\"packets\":{packets}}}")?;
+            }
+            write!(out, "}}")?;
+        }
+        for (id, request) in self.requests.iter().enumerate() {
+            let RequestTrace { connection, arrived, delivered, begun, answered } = *request;
+            for (name, from, to) in
+                [("in the ring", arrived, delivered), ("in its socket", delivered, begun), ("served", begun, answered)]
+            {
+                for (phase, at) in [("b", from), ("e", to)] {
+                    write!(
+                        out,
+                        ",\n{{\"ph\":\"{phase}\",\"cat\":\"request\",\"pid\":1,\"id\":{id},\"name\":\"{name}\",\"ts\":{},\
+                         \"args\":{{\"connection\":{connection}}}}}",
+                        Micros(at)
+                    )?;
+                }
+            }
         }
         writeln!(out, "\n]}}")
     }
@@ -68,8 +244,8 @@ impl Trace {
 /// Nanoseconds, shown in microseconds.
 struct Micros(u64);
 
-impl std::fmt::Display for Micros {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:03}", self.0 / 1_000, self.0 % 1_000)
     }
 }

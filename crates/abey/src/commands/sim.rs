@@ -1,5 +1,7 @@
 //! `abey sim`: scenarios in virtual time, the published tables beside what the simulator predicts, and fitting.
 
+mod timeline;
+
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -51,6 +53,7 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Sub {
     Fit(FitArgs),
+    Timeline(timeline::Args),
 }
 
 /// Fit the costs of a host profile to the rows of base, defer20 and fullbusy of the IRQ suspension study.
@@ -106,6 +109,7 @@ struct Document<'a> {
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     match (&args.command, args.reference, &args.scenario) {
         (Some(Sub::Fit(fit)), ..) => run_fit(fit),
+        (Some(Sub::Timeline(timeline)), ..) => timeline::run(timeline),
         (None, Some(reference), _) => run_reference(reference, &args),
         (None, None, Some(file)) => run_scenario(file, &args),
         (None, None, None) => Err(Failure::usage("name a scenario file, or --reference with a published table")),

@@ -6,8 +6,10 @@ mod charts;
 mod frontier;
 mod palette;
 mod sections;
+mod timeline;
 
 pub use frontier::{FrontierChart, FrontierGoal, FrontierMark};
+pub use timeline::{TimelineChart, TimelineGroup, TimelineKind, TimelineLane, TimelineView};
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 

@@ -259,6 +259,13 @@ impl World<'_> {
         }
     }
 
+    /// Requests that arrive at these times, each on a connection of its own; nothing else is sent.
+    pub(super) fn start_script(&mut self, arrivals: &[u64]) {
+        for (conn, at) in arrivals.iter().enumerate() {
+            self.events.push(*at, Event::Request { conn: conn as u32, back_to_back: false });
+        }
+    }
+
     fn schedule_due(&mut self) {
         let clients = &mut self.clients;
         if let Some(process) = &mut clients.process {
@@ -342,6 +349,7 @@ impl World<'_> {
     /// The last of an answer is on the wire, `extra` behind the usual: the client has it a while later, and goes on.
     pub(super) fn answered(&mut self, conn: u32, flight: &Flight, extra: u64) {
         let way = self.way_out();
+        self.trace_answered(conn, flight.sent_at + way);
         let profile = self.profile;
         let clients = &mut self.clients;
         let free_at = self.now + extra + profile.client.base_ns - way + clients.delay(profile, flight.back_to_back);

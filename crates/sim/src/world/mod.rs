@@ -52,7 +52,7 @@ use workers::Workers;
 /// # Panics
 /// If the scenario asks for checks and an invariant of the core is broken: a bug of ours.
 pub fn run(profile: &Profile, scenario: &Scenario) -> Result<Outcome, InputError> {
-    Ok(simulate(profile, scenario, false)?.0)
+    Ok(simulate(profile, scenario, false, None)?.0)
 }
 
 /// As [`run`], with a timeline of the whole run.
@@ -63,7 +63,7 @@ pub fn run(profile: &Profile, scenario: &Scenario) -> Result<Outcome, InputError
 /// # Panics
 /// As [`run`].
 pub fn run_traced(profile: &Profile, scenario: &Scenario) -> Result<(Outcome, Trace), InputError> {
-    let (outcome, trace) = simulate(profile, scenario, true)?;
+    let (outcome, trace) = simulate(profile, scenario, true, None)?;
     Ok((outcome, trace.unwrap_or_default()))
 }
 
@@ -88,20 +88,31 @@ pub fn run_recorded(profile: &Profile, scenario: &Scenario) -> Result<Recording,
     let mut world = World::new(&host, scenario, Some(Tape::default()));
     // A socket of the datapath knows its queue before its first packet.
     world.servers[0].handle_ready(world.queues[0].id);
-    world.begin();
+    world.begin(None);
     world.run();
     Ok(world.recording.take().map(Tape::finish).unwrap_or_default())
 }
 
-fn simulate(profile: &Profile, scenario: &Scenario, traced: bool) -> Result<(Outcome, Option<Trace>), InputError> {
+/// As [`run_traced`], with requests that arrive at these times (nanoseconds), each on a connection of its own, instead of the
+/// scenario's load.
+pub(crate) fn run_scripted(profile: &Profile, scenario: &Scenario, arrivals: &[u64]) -> Result<Trace, InputError> {
+    Ok(simulate(profile, scenario, true, Some(arrivals))?.1.unwrap_or_default())
+}
+
+fn simulate(
+    profile: &Profile,
+    scenario: &Scenario,
+    traced: bool,
+    script: Option<&[u64]>,
+) -> Result<(Outcome, Option<Trace>), InputError> {
     profile.validate()?;
     scenario.validate(profile)?;
     let host = scenario.nic.apply(profile);
     let mut world = World::new(&host, scenario, None);
     if traced {
-        world.tracing = Some(Tracing::new(world.cpus.len(), world.queues.len()));
+        world.tracing = Some(Tracing::new(world.cpus.len(), world.queues.len(), world.servers.len()));
     }
-    world.begin();
+    world.begin(script);
     world.run();
     let trace = world.take_trace();
     Ok((world.outcome(), trace))
@@ -221,7 +232,7 @@ impl<'a> World<'a> {
         self.threads.len() - 1
     }
 
-    fn begin(&mut self) {
+    fn begin(&mut self, script: Option<&[u64]>) {
         if self.scenario.check {
             self.start_monitors();
         }
@@ -234,7 +245,10 @@ impl<'a> World<'a> {
             self.wake(thread, self.threads[thread].cpu);
         }
         self.schedule_balance();
-        self.start_clients();
+        match script {
+            Some(arrivals) => self.start_script(arrivals),
+            None => self.start_clients(),
+        }
         let warmup = self.scenario.warmup.as_nanos();
         self.events.push(warmup, Event::Measure);
         self.events.push(warmup + self.scenario.duration.as_nanos(), Event::End);
@@ -270,7 +284,7 @@ impl<'a> World<'a> {
             if self.scenario.check {
                 self.check();
             }
-            self.trace_queues();
+            self.trace_changes();
         }
         for cpu in 0..self.cpus.len() {
             self.touch(cpu);

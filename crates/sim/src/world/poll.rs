@@ -70,6 +70,11 @@ impl Queue {
             polling: false,
         }
     }
+
+    /// What the poll under way has taken so far.
+    pub(super) fn packets(&self) -> u32 {
+        self.work.into()
+    }
 }
 
 /// What it costs to take these packets up to their sockets.

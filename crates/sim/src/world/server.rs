@@ -13,6 +13,7 @@ use crate::events::Event;
 use crate::profile::Cost;
 use crate::recording::What;
 use crate::scenario::Responder;
+use crate::trace::Activity;
 
 /// A connection with a request in its socket.
 #[derive(Clone, Copy, Debug)]
@@ -64,12 +65,12 @@ impl Server {
         self.wait.handle_ready(napi);
     }
 
-    /// What its thread is doing when it runs.
-    pub(super) fn doing(&self) -> &'static str {
+    /// What its thread is doing when it runs, and the queue that it polls.
+    pub(super) fn doing(&self) -> (Activity, Option<usize>) {
         match self.phase {
-            Phase::Waiting => "wait",
-            Phase::Polling(_) => "busy poll",
-            Phase::Serving => "serve",
+            Phase::Waiting => (Activity::Wait, None),
+            Phase::Polling(queue) => (Activity::BusyPoll, Some(queue)),
+            Phase::Serving => (Activity::Serve, None),
         }
     }
 
@@ -81,6 +82,7 @@ impl Server {
 impl World<'_> {
     /// A request is in its socket, put there by this CPU, or, if the stack answers, answered.
     pub(super) fn deliver(&mut self, conn: u32, cpu: usize, disturbed: bool) {
+        self.trace_delivered(conn);
         if self.scenario.responder == Responder::Stack {
             return self.answer(conn);
         }
@@ -142,7 +144,9 @@ impl World<'_> {
 
     fn serve_next(&mut self, index: usize) {
         let server = &self.servers[index];
-        let Some(next) = server.batch.front() else { return self.begin_wait(index) };
+        let Some(&next) = server.batch.front() else { return self.begin_wait(index) };
+        self.trace_begun(next.conn);
+        let server = &self.servers[index];
         let costs = &self.profile.server;
         let mut cost = self.request_cost(next.conn);
         if next.disturbed {

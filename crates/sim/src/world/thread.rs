@@ -212,15 +212,6 @@ impl World<'_> {
         self.sleep(thread);
     }
 
-    pub(super) fn describe_thread(&self, index: usize) -> &'static str {
-        match self.threads[index].kind {
-            Kind::Server(server) => self.servers[server].doing(),
-            Kind::Softirq(_) => "softirq thread",
-            Kind::Napi(_) => "NAPI thread",
-            Kind::Worker(_) => "worker",
-        }
-    }
-
     /// Whether anything is going to run this instance: a list it is on, or a poll of it under way.
     pub(super) fn is_runnable(&self, queue: usize) -> bool {
         let napi = self.napi_index(queue);

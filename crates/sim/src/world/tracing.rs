@@ -1,41 +1,63 @@
 //! What goes into the timeline of a run that wants one.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use super::World;
 use super::cpu::{Irq, Level};
 use super::softirq::SoftPhase;
-use crate::trace::Trace;
+use super::thread::{Kind, State};
+use crate::scenario::Responder;
+use crate::trace::{Activity, CpuLevel, RequestTrace, Slice, Trace, Track};
 
 /// The timeline under way.
 #[derive(Debug, Default)]
 pub(super) struct Tracing {
-    pub(super) trace: Trace,
-    /// The first of each CPU's four tracks.
-    cpus: Vec<u32>,
-    queues: Vec<QueueTrack>,
+    trace: Trace,
+    interrupts: Vec<Since<Activity>>,
+    timers: Vec<Since<Option<u64>>>,
+    servers: Vec<Since<bool>>,
+    /// Requests in their sockets, oldest first, by connection.
+    requests: BTreeMap<u32, VecDeque<RequestTrace>>,
 }
 
-#[derive(Debug)]
-struct QueueTrack {
-    track: u32,
-    state: &'static str,
+/// A state, and since when.
+#[derive(Clone, Copy, Debug)]
+struct Since<T> {
+    state: T,
     since: u64,
 }
 
-const LEVELS: [(Level, &str); 4] =
-    [(Level::Hard, "hardirq"), (Level::Soft, "softirq"), (Level::Thread, "thread"), (Level::Idle, "idle loop")];
+impl<T: Copy + PartialEq> Since<T> {
+    /// The state from now on; what was before, and since when, if that is another one.
+    fn change(&mut self, state: T, now: u64) -> Option<Self> {
+        (self.state != state).then(|| std::mem::replace(self, Self { state, since: now }))
+    }
+}
+
+const LEVELS: [CpuLevel; 4] = [CpuLevel::Hardirq, CpuLevel::Softirq, CpuLevel::Thread, CpuLevel::Idle];
 
 impl Tracing {
-    pub(super) fn new(cpus: usize, queues: usize) -> Self {
-        let mut tracing = Self::default();
-        for cpu in 0..cpus {
-            let tracks = LEVELS.map(|(_, name)| tracing.trace.add_track(format!("CPU {cpu} {name}")));
-            tracing.cpus.push(tracks[0]);
+    pub(super) fn new(cpus: usize, queues: usize, servers: usize) -> Self {
+        let mut tracing = Self {
+            interrupts: vec![Since { state: Activity::Masked, since: 0 }; queues],
+            timers: vec![Since { state: None, since: 0 }; queues],
+            servers: vec![Since { state: false, since: 0 }; servers],
+            ..Self::default()
+        };
+        let trace = &mut tracing.trace;
+        for cpu in 0..cpus as u32 {
+            LEVELS.into_iter().for_each(|level| trace.add_track(Track::Cpu { cpu, level }));
         }
-        for queue in 0..queues {
-            let track = tracing.trace.add_track(format!("queue {queue} interrupt"));
-            tracing.queues.push(QueueTrack { track, state: "masked", since: 0 });
+        for queue in 0..queues as u32 {
+            trace.add_track(Track::Interrupt { queue });
+            trace.add_track(Track::Timer { queue });
         }
+        (0..servers as u32).for_each(|server| trace.add_track(Track::Server { server }));
         tracing
+    }
+
+    fn add(&mut self, track: Track, what: Activity, from: u64, to: u64) {
+        self.trace.add(Slice { track, what, from, to, packets: 0 });
     }
 }
 
@@ -45,53 +67,132 @@ impl World<'_> {
         if self.tracing.is_none() {
             return;
         }
-        let name = self.describe(index, level);
+        let (named, (what, packets)) = match level {
+            Level::Halted => return,
+            Level::Hard => (CpuLevel::Hardirq, self.describe_hard(index)),
+            Level::Soft => (CpuLevel::Softirq, self.describe_soft(index)),
+            Level::Thread => (CpuLevel::Thread, self.describe_current(index)),
+            Level::Idle => (CpuLevel::Idle, (Activity::IdleLoop, 0)),
+        };
+        let track = Track::Cpu { cpu: index as u32, level: named };
+        let slice = Slice { track, what, from: since, to: self.now, packets };
+        if let Some(tracing) = &mut self.tracing {
+            tracing.trace.add(slice);
+        }
+    }
+
+    fn describe_hard(&self, index: usize) -> (Activity, u32) {
+        match self.cpus[index].hard {
+            Some((Irq::Nic(_), _)) => (Activity::NicInterrupt, 0),
+            _ => (Activity::TimerInterrupt, 0),
+        }
+    }
+
+    fn describe_soft(&self, index: usize) -> (Activity, u32) {
+        match self.cpus[index].soft {
+            Some((SoftPhase::Polling(queue), _)) => (Activity::SoftirqPoll, self.queues[queue].packets()),
+            _ => (Activity::Softirq, 0),
+        }
+    }
+
+    fn describe_current(&self, index: usize) -> (Activity, u32) {
+        let Some(thread) = self.cpus[index].current.map(|current| &self.threads[current]) else {
+            return (Activity::Wait, 0);
+        };
+        let polled = match thread.poll {
+            Some(SoftPhase::Polling(queue)) => self.queues[queue].packets(),
+            _ => 0,
+        };
+        match thread.kind {
+            Kind::Server(server) => match self.servers[server].doing() {
+                (Activity::BusyPoll, Some(queue)) => (Activity::BusyPoll, self.queues[queue].packets()),
+                (what, _) => (what, 0),
+            },
+            Kind::Softirq(_) => (Activity::SoftirqThread, polled),
+            Kind::Napi(_) => (Activity::NapiThread, polled),
+            Kind::Worker(_) => (Activity::Worker, polled),
+        }
+    }
+
+    /// Notes what has changed for queues and servers.
+    pub(super) fn trace_changes(&mut self) {
+        let Some(tracing) = &mut self.tracing else { return };
         let now = self.now;
-        let Some(tracing) = &mut self.tracing else { return };
-        if let Some(at) = LEVELS.iter().position(|(listed, _)| *listed == level) {
-            tracing.trace.add(tracing.cpus[index] + at as u32, name, since, now);
-        }
-    }
-
-    fn describe(&self, index: usize, level: Level) -> &'static str {
-        let cpu = &self.cpus[index];
-        match level {
-            Level::Hard => match cpu.hard {
-                Some((Irq::Nic(_), _)) => "NIC interrupt",
-                _ => "timer interrupt",
-            },
-            Level::Soft => match cpu.soft {
-                Some((SoftPhase::Polling(_), _)) => "softirq poll",
-                _ => "softirq",
-            },
-            Level::Thread => cpu.current.map_or("thread", |thread| self.describe_thread(thread)),
-            Level::Idle | Level::Halted => "idle loop",
-        }
-    }
-
-    /// Notes which queues' interrupts have changed.
-    pub(super) fn trace_queues(&mut self) {
-        let Some(tracing) = &mut self.tracing else { return };
-        for (queue, track) in self.queues.iter().zip(&mut tracing.queues) {
+        for (index, queue) in self.queues.iter().enumerate() {
             let state = if !queue.rx.masked {
-                "unmasked"
+                Activity::Unmasked
             } else if queue.napi.get().is_suspended() {
-                "suspended"
+                Activity::Suspended
             } else {
-                "masked"
+                Activity::Masked
             };
-            if state != track.state {
-                tracing.trace.add(track.track, track.state, track.since, self.now);
-                *track = QueueTrack { track: track.track, state, since: self.now };
+            if let Some(before) = tracing.interrupts[index].change(state, now) {
+                tracing.add(Track::Interrupt { queue: index as u32 }, before.state, before.since, now);
+            }
+            if let Some(before) = tracing.timers[index].change(queue.deadline, now)
+                && before.state.is_some()
+            {
+                tracing.add(Track::Timer { queue: index as u32 }, Activity::Armed, before.since, now);
             }
         }
+        for (index, server) in self.servers.iter().enumerate() {
+            let asleep = self.threads[server.thread].state == State::Asleep;
+            if let Some(before) = tracing.servers[index].change(asleep, now)
+                && before.state
+            {
+                tracing.add(Track::Server { server: index as u32 }, Activity::Asleep, before.since, now);
+            }
+        }
+    }
+
+    /// A request is in its socket.
+    pub(super) fn trace_delivered(&mut self, conn: u32) {
+        let now = self.now;
+        let Some(tracing) = &mut self.tracing else { return };
+        // Hosts that send to each other have no requests to follow.
+        if self.scenario.responder == Responder::RoundTrip {
+            return;
+        }
+        let waiting = tracing.requests.entry(conn).or_default();
+        waiting.push_back(RequestTrace { connection: conn, arrived: 0, delivered: now, begun: 0, answered: 0 });
+    }
+
+    /// The server begins with the oldest request of a connection that it has not begun with.
+    pub(super) fn trace_begun(&mut self, conn: u32) {
+        let now = self.now;
+        let Some(tracing) = &mut self.tracing else { return };
+        let mut waiting = tracing.requests.get_mut(&conn).into_iter().flatten();
+        if let Some(request) = waiting.find(|request| request.begun == 0) {
+            request.begun = now;
+        }
+    }
+
+    /// The oldest request of a connection, which arrived then, is answered.
+    pub(super) fn trace_answered(&mut self, conn: u32, arrived: u64) {
+        let now = self.now;
+        let Some(tracing) = &mut self.tracing else { return };
+        let Some(request) = tracing.requests.get_mut(&conn).and_then(VecDeque::pop_front) else { return };
+        let begun = request.begun.max(request.delivered);
+        tracing.trace.add_request(RequestTrace { arrived, begun, answered: now, ..request });
     }
 
     /// The finished timeline.
     pub(super) fn take_trace(&mut self) -> Option<Trace> {
         let mut tracing = self.tracing.take()?;
-        for track in &tracing.queues {
-            tracing.trace.add(track.track, track.state, track.since, self.now);
+        let now = self.now;
+        for index in 0..tracing.interrupts.len() {
+            let queue = index as u32;
+            let (interrupt, timer) = (tracing.interrupts[index], tracing.timers[index]);
+            tracing.add(Track::Interrupt { queue }, interrupt.state, interrupt.since, now);
+            if timer.state.is_some() {
+                tracing.add(Track::Timer { queue }, Activity::Armed, timer.since, now);
+            }
+        }
+        for index in 0..tracing.servers.len() {
+            let server = tracing.servers[index];
+            if server.state {
+                tracing.add(Track::Server { server: index as u32 }, Activity::Asleep, server.since, now);
+            }
         }
         Some(tracing.trace)
     }
