@@ -322,10 +322,10 @@ fn n(value: f64) -> String {
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
-/// A round time of which about ten make this span, in nanoseconds.
+/// A round time of which at most twelve make this span, in nanoseconds.
 fn tick_step(span: u64) -> u64 {
     let steps = (0..).map(|power| 1_000 * 10u64.pow(power)).flat_map(|unit| [unit, 2 * unit, 5 * unit]);
-    steps.into_iter().find(|step| span / step <= 13).unwrap_or(span.max(1))
+    steps.into_iter().find(|step| span / step <= 12).unwrap_or(span.max(1))
 }
 
 fn tick_text(at: u64, unit: bool) -> String {
@@ -388,7 +388,7 @@ mod tests {
     fn ticks_are_round_and_neither_few_nor_many() {
         for span in [1_000, 90_000, 500_000, 2_650_000, 26_000_000] {
             let count = span / tick_step(span);
-            assert!((1..=13).contains(&count), "{span}: {count}");
+            assert!((1..=12).contains(&count), "{span}: {count}");
         }
     }
 }
