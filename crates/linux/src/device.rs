@@ -1,12 +1,30 @@
 //! Network devices of a namespace: names, addresses, and the veth peer on the other side.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
 use netlink_bindings::rt_addr::{self, Ifaddrmsg};
 use netlink_bindings::rt_link::{self, Ifinfomsg};
 
+use serde::{Deserialize, Serialize};
+
 use crate::netlink::{Netlink, NetlinkError};
+
+/// Which device something is about. A device that was deleted and made again under its name is another one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DeviceId {
+    /// Its name.
+    pub name: String,
+    /// The number that identifies it within its namespace.
+    pub ifindex: u32,
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
 
 /// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +50,11 @@ pub struct Device {
 }
 
 impl Device {
+    /// What identifies it.
+    pub fn id(&self) -> DeviceId {
+        DeviceId { name: self.name.clone(), ifindex: self.ifindex }
+    }
+
     /// Whether it is one end of a veth pair.
     pub fn is_veth(&self) -> bool {
         self.kind.as_deref() == Some("veth")
@@ -68,6 +91,20 @@ pub fn devices(netlink: &mut Netlink) -> Result<Vec<Device>, NetlinkError> {
         device.addresses = own.into_iter().map(|(address, _)| address).collect();
     }
     Ok(found)
+}
+
+/// The hardware addresses of the namespace's devices that have one, by ifindex, as `aa:bb:cc:dd:ee:ff`.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn hardware_addresses(netlink: &mut Netlink) -> Result<BTreeMap<u32, String>, NetlinkError> {
+    let request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::default());
+    let found = netlink.dump("list network devices", &request, |(header, attrs)| {
+        let address = attrs.get_address().ok().filter(|address| address.iter().any(|byte| *byte != 0))?;
+        let digits: Vec<String> = address.iter().map(|byte| format!("{byte:02x}")).collect();
+        Some((u32::try_from(header.ifi_index).ok()?, digits.join(":")))
+    })?;
+    Ok(found.into_iter().collect())
 }
 
 /// Whether an XDP program has the packets of the device before the kernel's stack sees them.

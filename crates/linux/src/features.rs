@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use netlink_bindings::ethtool;
 
+use crate::ethtool::abi;
 use crate::netlink::{Netlink, NetlinkError};
 
 /// Generic receive offload: on a veth, the switch that gives it a NAPI instance.
@@ -13,13 +14,6 @@ pub const TX_TCP_SEGMENTATION: &str = "tx-tcp-segmentation";
 /// The other parts of what `ethtool -K DEV tso off` turns off.
 pub const TX_TCP_SEGMENTATION_FAMILY: [&str; 4] =
     [TX_TCP_SEGMENTATION, "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"];
-
-/// Message numbers of `linux/ethtool_netlink_generated.h`. The bindings count replies and requests in one sequence, which
-/// gives other numbers than the kernel's for everything past the first few.
-mod abi {
-    pub(super) const FEATURES_GET: u8 = 11;
-    pub(super) const FEATURES_SET: u8 = 12;
-}
 
 /// The features of the device, by their ethtool names, and whether each is active.
 ///

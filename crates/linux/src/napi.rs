@@ -184,6 +184,17 @@ pub fn set_napi(netlink: &mut Netlink, id: u32, change: &NapiChange) -> Result<(
     netlink.change(&action, &request)
 }
 
+/// A receive queue, and the NAPI instance that serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueNapi {
+    /// The queue's number.
+    pub queue: u32,
+    /// The instance.
+    pub napi: Option<u32>,
+    /// Whether the driver named it; else instances are taken to have been registered in the order of the queues.
+    pub named: bool,
+}
+
 /// Which NAPI instance serves which receive queue of a device.
 ///
 /// Drivers that name the NAPI of a queue are believed; for those that do not (veth), instances are taken to have been
@@ -192,18 +203,28 @@ pub fn set_napi(netlink: &mut Netlink, id: u32, change: &NapiChange) -> Result<(
 /// # Errors
 /// When the kernel refuses.
 pub fn rx_queues(netlink: &mut Netlink, ifindex: u32) -> Result<BTreeMap<u32, u32>, NetlinkError> {
+    let links = queue_napis(netlink, ifindex)?;
+    Ok(links.into_iter().filter_map(|link| Some((link.queue, link.napi?))).collect())
+}
+
+/// The receive queues of a device by number, each with the NAPI instance that serves it, as [`rx_queues`] finds it.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn queue_napis(netlink: &mut Netlink, ifindex: u32) -> Result<Vec<QueueNapi>, NetlinkError> {
     let mut request = netdev::Request::new().op_queue_get_dump();
     request.encode().push_ifindex(ifindex);
-    let queues = netlink.dump("list queues", &request, |attrs| {
+    let mut links = netlink.dump("list queues", &request, |attrs| {
         let receive = attrs.get_type().ok()? == QueueType::Rx as u32;
-        receive.then(|| Some((attrs.get_id().ok()?, attrs.get_napi_id().ok())))?
+        let napi = attrs.get_napi_id().ok();
+        receive.then(|| Some(QueueNapi { queue: attrs.get_id().ok()?, napi, named: napi.is_some() }))?
     })?;
-    let instances = napis(netlink, Some(ifindex))?;
-    let mut by_queue: BTreeMap<u32, u32> = queues.iter().filter_map(|&(queue, napi)| Some((queue, napi?))).collect();
-    if by_queue.is_empty() {
-        let mut numbers: Vec<u32> = queues.iter().map(|&(queue, _)| queue).collect();
-        numbers.sort_unstable();
-        by_queue = numbers.into_iter().zip(instances.iter().map(|napi| napi.id)).collect();
+    links.sort_unstable_by_key(|link| link.queue);
+    if links.iter().all(|link| link.napi.is_none()) {
+        let instances = napis(netlink, Some(ifindex))?;
+        for (link, napi) in links.iter_mut().zip(instances) {
+            link.napi = Some(napi.id);
+        }
     }
-    Ok(by_queue)
+    Ok(links)
 }

@@ -11,11 +11,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 
+use crate::machine::MachineError;
 use crate::netlink::NetlinkError;
 use crate::netns::NetNs;
 use crate::process::start_time;
 
-use super::step::{Place, Step, undo_all};
+use super::place::Place;
+use super::step::Step;
+use super::undo::undo_all;
 
 /// Where journals are kept.
 pub const JOURNAL_DIRECTORY: &str = "/run/abey";
@@ -51,7 +54,7 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
         /// What the kernel said.
-        source: NetlinkError,
+        source: MachineError,
     },
 }
 
@@ -83,29 +86,50 @@ pub(super) struct Journal {
 }
 
 impl Journal {
+    /// Writes a journal of these steps.
     pub(super) fn write(directory: &Path, netns_inode: u64, steps: &[Step]) -> Result<Self, JournalError> {
-        let pid = std::process::id();
-        let draft = directory.join(format!("{pid}-{}.draft", DRAFTS.fetch_add(1, Ordering::Relaxed)));
-        let failed = |source| JournalError::File { action: "write", path: draft.clone(), source };
-        let started = start_time(pid).unwrap_or(0);
-        let record = Record { pid, started, netns_inode, steps: steps.to_vec() };
-        let mut text = serde_json::to_vec_pretty(&record).map_err(|error| failed(error.into()))?;
-        text.push(b'\n');
-        // Under its own name only once it is whole: who reads half of one takes its writer for dead.
-        let named = fs::File::create(&draft)
-            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
-            .and_then(|()| name(&draft, directory, pid));
-        let path = named.map_err(|error| {
-            let _ = fs::remove_file(&draft);
-            failed(error)
-        })?;
+        let path = write_draft(directory, netns_inode, steps, |draft| name(draft, directory, std::process::id()))?;
         Ok(Self { path })
+    }
+
+    /// Writes it anew, with these steps: at every moment one of both is there and whole.
+    pub(super) fn rewrite(&self, netns_inode: u64, steps: &[Step]) -> Result<(), JournalError> {
+        let directory = self.path.parent().expect("it has a name in a directory");
+        write_draft(directory, netns_inode, steps, |draft| fs::rename(draft, &self.path))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(super) fn remove(self) {
         // A journal that stays is no harm: restoring it finds the settings back already.
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// Writes a journal under a name of its own, and gives it its real one by `publish` only once it is whole: who reads half
+/// of one takes its writer for dead.
+fn write_draft<T>(
+    directory: &Path,
+    netns_inode: u64,
+    steps: &[Step],
+    publish: impl FnOnce(&Path) -> io::Result<T>,
+) -> Result<T, JournalError> {
+    let pid = std::process::id();
+    let draft = directory.join(format!("{pid}-{}.draft", DRAFTS.fetch_add(1, Ordering::Relaxed)));
+    let failed = |source| JournalError::File { action: "write", path: draft.clone(), source };
+    let started = start_time(pid).unwrap_or(0);
+    let record = Record { pid, started, netns_inode, steps: steps.to_vec() };
+    let mut text = serde_json::to_vec_pretty(&record).map_err(|error| failed(error.into()))?;
+    text.push(b'\n');
+    let named = fs::File::create(&draft)
+        .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
+        .and_then(|()| publish(&draft));
+    named.map_err(|error| {
+        let _ = fs::remove_file(&draft);
+        failed(error)
+    })
 }
 
 /// How many this process has begun to write: its threads may do so at the same time.
@@ -171,11 +195,22 @@ impl Record {
     }
 }
 
-/// What other processes that still run hold in this namespace.
-pub(super) fn live_journals(directory: &Path, netns_inode: u64) -> Result<Vec<(u32, Vec<Step>)>, JournalError> {
-    let records = records(directory)?.into_iter().map(|(_, record)| record);
-    let live = records.filter(|record| record.netns_inode == netns_inode && record.is_live());
-    Ok(live.map(|record| (record.pid, record.steps)).collect())
+/// What processes that still run hold in this namespace, but for what `own` holds.
+///
+/// Interrupts, threads and processes are the whole machine's, so what other namespaces hold counts for those.
+pub(super) fn live_journals(
+    directory: &Path,
+    netns_inode: u64,
+    own: Option<&Journal>,
+) -> Result<Vec<(u32, Vec<Step>)>, JournalError> {
+    let others = records(directory)?.into_iter().filter(|(path, _)| own.is_none_or(|own| own.path() != path));
+    let live = others.map(|(_, record)| record).filter(Record::is_live);
+    let shared = |steps: Vec<Step>| steps.into_iter().filter(Step::is_of_the_machine).collect();
+    let of = |record: Record| {
+        let here = record.netns_inode == netns_inode;
+        (record.pid, if here { record.steps } else { shared(record.steps) })
+    };
+    Ok(live.map(of).collect())
 }
 
 /// Puts back what processes that no longer run had changed. Journals of live processes are left alone.
@@ -190,8 +225,9 @@ pub fn restore_abandoned(directory: &Path) -> Result<Vec<Restored>, JournalError
         }
         // A namespace that nobody lives in and that has no name is gone, with its devices and their settings.
         if let Some(netns) = namespace_with(record.netns_inode) {
-            let undo = || undo_all(&mut Place::open(&netns)?, &record.steps);
-            restored.extend(undo().map_err(|source| JournalError::Restore { path: path.clone(), source })?);
+            let refused = |source| JournalError::Restore { path: path.clone(), source };
+            let mut place = Place::open(&netns).map_err(|error| refused(unreachable_namespace(&error)))?;
+            restored.extend(undo_all(&mut place, &record.steps).map_err(refused)?);
         } else {
             restored.extend(record.steps.iter().cloned().map(Restored::Gone));
         }
@@ -202,6 +238,10 @@ pub fn restore_abandoned(directory: &Path) -> Result<Vec<Restored>, JournalError
         }
     }
     Ok(restored)
+}
+
+fn unreachable_namespace(error: &NetlinkError) -> MachineError {
+    MachineError::from_netlink("", "look into the network namespace", error)
 }
 
 /// Finds an open namespace by its number: ours, one with a name, or one that a process lives in.

@@ -5,13 +5,16 @@ use std::path::Path;
 use abey_delivery::{Nanos, NapiSettings, PollContext, SettingsError};
 
 use crate::device::Device;
+use crate::machine::MachineError;
 use crate::napi::{LONGEST_TIMEOUT, Napi, NapiChange, napis, rx_queues};
 use crate::netlink::NetlinkError;
 use crate::probe::NapiCapabilities;
 
-use super::journal::{Journal, JournalError, live_journals, lock};
-use super::step::{Place, Step, undo_all};
-use super::{Applied, wire};
+use super::journal::JournalError;
+use super::place::Place;
+use super::step::Step;
+use super::transaction::{Applied, Transaction};
+use super::wire;
 
 /// Which NAPI instances of a device a change is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +50,9 @@ pub enum ApplyError {
     /// The kernel refused.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
+    /// Something about a device could not be read or changed.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
     /// The journal could not be written, so nothing was changed.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -188,51 +194,44 @@ impl Plan {
     /// # Errors
     /// When another Abey holds the same instances, the journal cannot be written, or the kernel refuses; then nothing
     /// is changed in the end.
-    pub fn apply(self, mut place: Place, journal_directory: Option<&Path>) -> Result<Applied, ApplyError> {
-        let journal = match journal_directory {
-            Some(directory) if self.steps.is_empty() => {
-                // Nothing to change now, but what another Abey holds it will put back.
-                self.refuse_held(directory, place.netns_inode)?;
-                None
-            }
-            Some(directory) => {
-                let _lock = lock(directory)?;
-                self.refuse_held(directory, place.netns_inode)?;
-                Some(Journal::write(directory, place.netns_inode, &self.steps)?)
-            }
-            None => None,
-        };
-        for (taken, step) in self.steps.iter().enumerate() {
-            if let Err(error) = step.take(&mut place) {
-                // The failed step is undone as well: it may have been taken without sticking.
-                let undone = undo_all(&mut place, &self.steps[..=taken]);
-                if let (Ok(_), Some(journal)) = (undone, journal) {
-                    journal.remove();
-                }
-                return Err(error.into());
-            }
-        }
-        Ok(Applied { place, done: self.steps, journal })
+    pub fn apply(self, place: Place, journal_directory: Option<&Path>) -> Result<Applied, ApplyError> {
+        let mut transaction = Transaction::begin(place, journal_directory);
+        transaction.make_plan(self)?;
+        Ok(transaction.finish())
     }
 
-    fn refuse_held(&self, directory: &Path, netns_inode: u64) -> Result<(), ApplyError> {
-        for (pid, steps) in live_journals(directory, netns_inode)? {
-            if let Some(held) = steps.iter().find(|held| self.is_about(held)) {
-                let what = match held {
-                    Step::Napi { id, device, .. } => format!("NAPI {id} of {device}"),
-                    Step::DeviceFile { device, .. } => device.clone(),
-                };
-                return Err(ApplyError::Held { pid, what });
-            }
-        }
-        Ok(())
+    pub(super) fn into_parts(self) -> (Vec<Step>, About) {
+        (self.steps, About { device: self.device, napis: self.napis })
     }
+}
 
-    /// Whether a step of somebody else is about what this plan is about, whether the plan changes it or not.
-    fn is_about(&self, other: &Step) -> bool {
+/// What a plan is about, whether it changes it or not.
+#[derive(Debug)]
+pub(super) struct About {
+    device: String,
+    napis: Vec<u32>,
+}
+
+impl About {
+    /// Whether a step of somebody else is about the same.
+    pub(super) fn covers(&self, other: &Step) -> bool {
         match other {
             Step::Napi { id, .. } => self.napis.contains(id),
             Step::DeviceFile { device, .. } => *device == self.device,
+            Step::Channels { device, .. } => device.name == self.device,
+            _ => false,
+        }
+    }
+}
+
+impl ApplyError {
+    /// Whether the driver or this kernel cannot do what was asked for.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        match self {
+            Self::Machine(error) => error.is_unsupported(),
+            Self::Unsupported { .. } | Self::OnlyWholeDevice { .. } | Self::NoNapi { .. } => true,
+            _ => false,
         }
     }
 }

@@ -74,8 +74,21 @@ pub fn set_process_affinity(pid: u32, cpus: &CpuList) -> Result<(), CpuError> {
 /// # Errors
 /// [`CpuError::NoIrq`] when there is no such interrupt.
 pub fn irq_affinity(irq: u32) -> Result<CpuList, CpuError> {
-    let path = irq_path(irq);
-    let text = std::fs::read_to_string(&path).map_err(|e| explain_irq(irq, "reading its CPUs", e))?;
+    read_irq(irq, "smp_affinity_list")
+}
+
+/// The CPUs that interrupt `irq` is really delivered to, chosen by the interrupt controller among those it may go to
+/// (`/proc/irq/<irq>/effective_affinity_list`).
+///
+/// # Errors
+/// [`CpuError::NoIrq`] when there is no such interrupt, or this kernel does not tell.
+pub fn effective_irq_affinity(irq: u32) -> Result<CpuList, CpuError> {
+    read_irq(irq, "effective_affinity_list")
+}
+
+fn read_irq(irq: u32, file: &str) -> Result<CpuList, CpuError> {
+    let path = format!("/proc/irq/{irq}/{file}");
+    let text = std::fs::read_to_string(path).map_err(|e| explain_irq(irq, "reading its CPUs", e))?;
     Ok(text.trim().parse()?)
 }
 

@@ -4,10 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::CpuError;
 
 /// A set of CPU numbers; reads and prints as the kernel's `cpulist` (`0-3,8`; the empty set is the empty text).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct CpuList(BTreeSet<u32>);
 
 /// The highest CPU number that is accepted; far above what Linux can be built for.
@@ -81,6 +84,20 @@ impl CpuList {
 impl FromIterator<u32> for CpuList {
     fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> Self {
         Self(cpus.into_iter().collect())
+    }
+}
+
+impl TryFrom<String> for CpuList {
+    type Error = ParseCpuListError;
+
+    fn try_from(text: String) -> Result<Self, ParseCpuListError> {
+        text.parse()
+    }
+}
+
+impl From<CpuList> for String {
+    fn from(list: CpuList) -> Self {
+        list.to_string()
     }
 }
 

@@ -2,12 +2,15 @@
 
 mod affinity;
 mod list;
+mod scheduling;
 mod time;
 
 pub use affinity::{
-    irq_affinity, process_affinity, set_irq_affinity, set_process_affinity, set_thread_affinity, thread_affinity,
+    effective_irq_affinity, irq_affinity, process_affinity, set_irq_affinity, set_process_affinity,
+    set_thread_affinity, thread_affinity,
 };
 pub use list::{CpuList, ParseCpuListError};
+pub use scheduling::{Scheduling, SchedulingError, SchedulingPolicy};
 pub use time::{CpuTimes, ProcessCpuClock, Usage};
 
 use std::io;

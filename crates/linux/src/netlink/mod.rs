@@ -1,5 +1,7 @@
 //! One netlink conversation with one network namespace.
 
+pub(crate) mod raw;
+
 use std::io;
 
 use netlink_bindings::rt_link::Ifinfomsg;

@@ -1,0 +1,228 @@
+//! A real machine: the snapshot, and every change that a veth can take, made and undone. Needs root.
+
+mod common;
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use abey_delivery::Mode;
+use abey_linux::apply::{Change, Place, Plan, Restored, Step, Target, Transaction, restore_abandoned};
+use abey_linux::cpu::{CpuList, Scheduling, SchedulingPolicy};
+use abey_linux::device::{DeviceId, device_named};
+use abey_linux::ethtool::{ChannelCounts, FlowProtocol, FlowTarget, PortFlow};
+use abey_linux::machine::{DeviceState, Feature, Link, MachineError, Snapshot, Why};
+use abey_linux::napi::NapiChange;
+use abey_linux::netns::NetNs;
+use abey_linux::spawn::CommandPlace;
+use common::pair;
+
+struct Bed {
+    netns: NetNs,
+    _far: NetNs,
+    place: Place,
+}
+
+impl Bed {
+    fn new(queues: u32) -> Option<Self> {
+        let (netns, far) = pair(queues)?;
+        let place = Place::open(&netns).expect("place");
+        Some(Self { netns, _far: far, place })
+    }
+
+    fn state(&mut self) -> DeviceState {
+        Snapshot::read_at(&mut self.place).expect("snapshot").device("near0").expect("near0").clone()
+    }
+
+    fn id(&mut self) -> DeviceId {
+        device_named(self.place.netlink(), "near0", "here").expect("near0").id()
+    }
+
+    fn begin(&self, journals: &tempfile::TempDir) -> Transaction {
+        Transaction::begin(Place::open(&self.netns).expect("place"), Some(journals.path()))
+    }
+}
+
+fn cpus(text: &str) -> CpuList {
+    text.parse().expect("CPUs")
+}
+
+fn queues(count: u32) -> ChannelCounts {
+    ChannelCounts { rx: Some(count), tx: Some(count), combined: None }
+}
+
+/// A plan of one mode for the whole device.
+fn plan(place: &mut Place, mode: &str) -> Plan {
+    let device = device_named(place.netlink(), "near0", "here").expect("near0");
+    let able = abey_linux::probe::napi_capabilities(place.netlink()).expect("probe");
+    let settings = mode.parse::<Mode>().expect("mode").settings().napi;
+    Plan::new(place, &device, &Target::Device, &NapiChange::to(&settings), able).expect("plan")
+}
+
+#[test]
+fn a_veth_is_read_with_a_reason_for_everything_it_lacks() {
+    let Some(mut bed) = Bed::new(4) else { return };
+    let state = bed.state();
+    assert_eq!(state.driver.as_ref().expect("driver").name, "veth");
+    assert_eq!((&state.pci, state.address.as_ref().map(String::len)), (&None, Some(17)));
+    let channels = state.channels.as_ref().expect("channels");
+    assert_eq!((channels.rx_queues(), channels.most_rx_queues()), (4, 4));
+    assert_eq!(
+        state.queues.iter().map(|queue| (queue.queue, queue.link)).collect::<Vec<_>>(),
+        [(0, Link::Order), (1, Link::Order), (2, Link::Order), (3, Link::Order)]
+    );
+    assert_eq!(state.napis.len(), 4);
+    assert_eq!(state.napi_of_queue(2).expect("its NAPI").rx_queues, [2]);
+    let xps = state.xps.as_ref().expect("several transmit queues");
+    assert!(xps.len() == 4 && xps.values().all(CpuList::is_empty), "{xps:?}");
+    let lacks = state.lacks();
+    for feature in [Feature::Rss, Feature::RssContexts, Feature::FlowRules, Feature::Irq] {
+        let lack = lacks.iter().find(|lack| lack.feature == feature).unwrap_or_else(|| panic!("{feature}: {lacks:?}"));
+        assert!(matches!(&lack.why, Why::Unsupported { reason } if !reason.is_empty()), "{lack:?}");
+    }
+    let loopback = Snapshot::read(&bed.netns).expect("snapshot").device("lo").expect("lo").clone();
+    assert!(loopback.xps.is_err() && loopback.channels.is_err() && loopback.napis.is_empty());
+}
+
+#[test]
+fn what_a_veth_cannot_do_is_refused_by_name_and_changes_nothing() {
+    let Some(mut bed) = Bed::new(2) else { return };
+    let (device, before) = (bed.id(), bed.state());
+    let flow = PortFlow { protocol: FlowProtocol::Udp6, port: 53 };
+    let journals = tempfile::tempdir().expect("directory");
+    let mut transaction = bed.begin(&journals);
+    for change in [
+        Change::Spread { device: device.clone(), context: 0, queues: vec![0] },
+        Change::Context { device: device.clone(), queues: vec![1] },
+        Change::Rule { device: device.clone(), flow, target: FlowTarget::Queue(1) },
+    ] {
+        let error = transaction.make(&change).expect_err("a veth has none of it");
+        assert!(error.is_unsupported() && error.to_string().contains("near0"), "{error}");
+    }
+    let combined = ChannelCounts { combined: Some(2), ..ChannelCounts::default() };
+    let error =
+        transaction.make(&Change::Channels { device: device.clone(), counts: combined }).expect_err("rx and tx");
+    assert!(error.to_string().contains("near0"), "{error}");
+    let error =
+        transaction.make(&Change::Xps { device: device.clone(), queue: 7, cpus: cpus("0") }).expect_err("no queue");
+    assert!(error.to_string().contains("transmit queue 7"), "{error}");
+    let napi = before.napis[0].napi.id;
+    let pinned = Change::Thread { device: device.clone(), napi, cpus: Some(cpus("0")), scheduling: None };
+    let error = transaction.make(&pinned).expect_err("not threaded").to_string();
+    assert!(error.contains("not threaded"), "{error}");
+    let other = DeviceId { ifindex: device.ifindex + 1000, ..device };
+    for change in [
+        Change::Channels { device: other.clone(), counts: queues(1) },
+        Change::Xps { device: other.clone(), queue: 0, cpus: cpus("0") },
+        Change::Context { device: other, queues: vec![0] },
+    ] {
+        let error = change.steps(transaction.place()).expect_err("another device of the name");
+        assert!(error.is_gone(), "{error}");
+    }
+    drop(transaction);
+    assert_eq!(bed.state(), before);
+}
+
+#[test]
+fn queues_threads_and_maps_are_changed_and_come_back() {
+    let Some(mut bed) = Bed::new(4) else { return };
+    let device = bed.id();
+    let journals = tempfile::tempdir().expect("directory");
+    // A past: one queue has settings and one a map, which fewer queues will lose.
+    plan(&mut bed.place, "defer50").apply(Place::open(&bed.netns).expect("place"), None).expect("apply").keep();
+    let map = Change::Xps { device: device.clone(), queue: 3, cpus: cpus("0") };
+    let mut past = bed.begin(&journals);
+    assert_eq!(past.make(&map).expect("XPS").changes.len(), 1);
+    past.finish().keep();
+    let before = bed.state();
+    let settings_before: Vec<_> = before.napis.iter().map(|napi| napi.napi.settings()).collect();
+
+    let mut transaction = bed.begin(&journals);
+    let fewer = Change::Channels { device: device.clone(), counts: queues(2) };
+    let lines: Vec<String> = transaction.make(&fewer).expect("fewer").changes.iter().map(ToString::to_string).collect();
+    assert_eq!(lines, ["near0 channels: rx 4 -> 2", "near0 channels: tx 4 -> 2"]);
+    assert_eq!(transaction.make(&fewer).expect("again").changes, []);
+    let threaded = plan(transaction.place(), "threaded");
+    assert!(!transaction.make_plan(threaded).expect("threaded").changes.is_empty());
+    let now = Snapshot::read_at(transaction.place()).expect("snapshot").device("near0").expect("near0").clone();
+    assert_eq!(now.queues.len(), 2);
+    let napi = now.napi_of_queue(1).expect("its NAPI");
+    let thread = napi.thread.as_ref().expect("threaded").as_ref().expect("readable");
+    let fifo = Scheduling::new(SchedulingPolicy::Fifo, 7, 0).expect("sound");
+    let pin = Change::Thread { device, napi: napi.napi.id, cpus: Some(cpus("0")), scheduling: Some(fifo) };
+    assert_eq!(transaction.make(&pin).expect("pinned").changes.len(), 2);
+    assert_eq!(transaction.make(&pin).expect("again").changes, []);
+    assert_eq!(Scheduling::of_thread(thread.tid).expect("read"), fifo);
+    assert_eq!(fs::read_dir(journals.path()).expect("directory").count(), 1);
+
+    let restored = transaction.roll_back().expect("back");
+    assert!(restored.iter().all(|one| matches!(one, Restored::Back(_))), "{restored:?}");
+    let after = bed.state();
+    assert_eq!(after.channels, before.channels);
+    assert_eq!(after.xps, before.xps);
+    assert_eq!(after.napis.iter().map(|napi| napi.napi.settings()).collect::<Vec<_>>(), settings_before);
+    assert_eq!(fs::read_dir(journals.path()).expect("directory").count(), 0);
+}
+
+#[test]
+fn what_a_killed_process_had_changed_is_put_back_from_its_journal() {
+    let Some(mut bed) = Bed::new(4) else { return };
+    let (device, before) = (bed.id(), bed.state());
+    let journals = tempfile::tempdir().expect("directory");
+    let mut transaction = bed.begin(&journals);
+    transaction.make(&Change::Channels { device: device.clone(), counts: queues(3) }).expect("fewer");
+    transaction.make(&Change::Xps { device, queue: 1, cpus: cpus("0") }).expect("XPS");
+    // A process that was killed leaves its journal behind and puts nothing back.
+    std::mem::forget(transaction);
+    let path = fs::read_dir(journals.path()).expect("directory").next().expect("one").expect("entry").path();
+    let live = fs::read_to_string(&path).expect("journal");
+    let dead = live.replace(&format!("\"pid\": {}", std::process::id()), "\"pid\": 4194304");
+    fs::write(&path, dead).expect("write");
+    let mut resident = Command::new("sleep").arg("60").in_netns(&bed.netns).spawn().expect("sleep");
+    let restored = restore_abandoned(journals.path());
+    resident.kill().and_then(|()| resident.wait()).expect("end");
+    let restored = restored.expect("restore");
+    assert!(
+        matches!(restored[..], [Restored::Back(Step::Xps { .. }), Restored::Back(Step::Channels { .. })]),
+        "{restored:?}"
+    );
+    let after = bed.state();
+    assert_eq!((after.channels, after.xps), (before.channels, before.xps));
+}
+
+#[test]
+fn a_device_that_goes_in_the_middle_takes_its_changes_with_it() {
+    let Some(mut bed) = Bed::new(2) else { return };
+    let device = bed.id();
+    let journals = tempfile::tempdir().expect("directory");
+    let mut transaction = bed.begin(&journals);
+    transaction.make(&Change::Channels { device: device.clone(), counts: queues(1) }).expect("fewer");
+    let mut delete = Command::new("ip");
+    delete.args(["link", "delete", "near0"]).in_netns(&bed.netns).stdout(Stdio::null());
+    assert!(delete.status().expect("ip runs").success());
+    let error = transaction.make(&Change::Xps { device, queue: 0, cpus: cpus("0") }).expect_err("it has gone");
+    assert!(matches!(&error, abey_linux::apply::ApplyError::Machine(MachineError::Gone { .. })), "{error}");
+    let restored = transaction.roll_back().expect("nothing to put back");
+    assert!(matches!(restored[..], [Restored::Gone(Step::Channels { .. })]), "{restored:?}");
+    assert_eq!(fs::read_dir(journals.path()).expect("directory").count(), 0);
+}
+
+#[test]
+fn a_process_is_pinned_with_all_its_threads_and_let_go() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: needs root to pin another process");
+        return;
+    }
+    let netns = NetNs::current().expect("namespace");
+    let mut resident =
+        Command::new("sleep").arg("60").dies_with_parent(nix::sys::signal::Signal::SIGKILL).spawn().expect("sleep");
+    let pid = resident.id();
+    let before = abey_linux::cpu::process_affinity(pid).expect("read");
+    let mut transaction = Transaction::begin(Place::open(&netns).expect("place"), None);
+    let pin = Change::Process { pid, cpus: cpus("0") };
+    transaction.make(&pin).expect("pinned");
+    assert_eq!(abey_linux::cpu::process_affinity(pid).expect("read"), cpus("0"));
+    assert_eq!(transaction.make(&pin).expect("again").changes, []);
+    transaction.roll_back().expect("back");
+    assert_eq!(abey_linux::cpu::process_affinity(pid).expect("read"), before);
+    resident.kill().and_then(|()| resident.wait()).expect("end");
+}

@@ -1,0 +1,180 @@
+//! Changes as a whole against a kernel of our own: their order, that twice is once, and that a failure at any point
+//! leaves nothing behind.
+
+mod common {
+    pub(crate) mod fake;
+}
+
+use abey_linux::apply::{Applied, Change, Kernel, Restored, Step, Transaction};
+use abey_linux::cpu::{Scheduling, SchedulingPolicy};
+use abey_linux::ethtool::{ChannelCounts, FlowProtocol, FlowRule, FlowTarget, PortFlow, spread};
+use abey_linux::napi::NapiChange;
+use common::fake::{FakeKernel, TABLE, nic};
+
+const HTTP: PortFlow = PortFlow { protocol: FlowProtocol::Tcp4, port: 80 };
+
+/// Four queues become eight; the upper four serve one port, with everything that can be set on them.
+fn wishes() -> Vec<Change> {
+    let device = nic();
+    let counts = ChannelCounts { combined: Some(8), ..ChannelCounts::default() };
+    let fifo = Scheduling::new(SchedulingPolicy::Fifo, 50, 0).expect("sound");
+    let cpus = |text: &str| text.parse().expect("CPUs");
+    let mut all = vec![
+        Change::Channels { device: device.clone(), counts },
+        Change::Spread { device: device.clone(), context: 0, queues: vec![0, 1, 2, 3] },
+        Change::Context { device: device.clone(), queues: vec![4, 5, 6, 7] },
+    ];
+    for protocol in [FlowProtocol::Tcp4, FlowProtocol::Tcp6] {
+        let (flow, target) = (PortFlow { protocol, port: 80 }, FlowTarget::Context(1));
+        all.push(Change::Rule { device: device.clone(), flow, target });
+    }
+    all.push(Change::Irq { device: device.clone(), irq: 44, cpus: cpus("4") });
+    all.push(Change::Xps { device: device.clone(), queue: 4, cpus: cpus("4-5") });
+    all.push(Change::Thread { device, napi: 204, cpus: Some(cpus("6")), scheduling: Some(fifo) });
+    all
+}
+
+fn make_all(kernel: &FakeKernel) -> Result<Applied<FakeKernel>, String> {
+    let mut transaction = Transaction::begin(kernel.clone(), None);
+    for wish in wishes() {
+        transaction.make(&wish).map_err(|error| error.to_string())?;
+    }
+    Ok(transaction.finish())
+}
+
+/// A NIC with a past: what others set must be there again after a rollback.
+fn used() -> FakeKernel {
+    let mut kernel = FakeKernel::new(4);
+    let change = NapiChange { defer_hard_irqs: Some(9), ..NapiChange::default() };
+    kernel.set_napi("nic0", 103, &change).expect("set");
+    kernel.fate().log.clear();
+    let mut nic = kernel.nic();
+    nic.xps.insert(1, "2".parse().expect("CPUs"));
+    nic.irqs.insert(42, "3".parse().expect("CPUs"));
+    nic.contexts.get_mut(&0).expect("default").table = spread(TABLE, &[0, 1]);
+    nic.threads.get_mut(&501).expect("thread").cpus = "5".parse().expect("CPUs");
+    drop(nic);
+    kernel
+}
+
+#[test]
+fn everything_is_in_force_and_twice_is_once() {
+    let kernel = used();
+    make_all(&kernel).expect("possible").keep();
+    let after = kernel.nic().clone();
+    assert_eq!(after.contexts[&0].queues(), [0, 1, 2, 3].into());
+    assert_eq!(after.contexts[&1].queues(), [4, 5, 6, 7].into());
+    let rules: Vec<String> = after.rules.values().map(|rule| format!("{rule}")).collect();
+    assert_eq!(rules, ["tcp6/80 to RSS context 1", "tcp4/80 to RSS context 1"]);
+    assert_eq!((after.irqs[&44].to_string(), after.xps[&4].to_string()), ("4".to_owned(), "4-5".to_owned()));
+    assert_eq!(after.threads[&504].scheduling.to_string(), "fifo 50");
+
+    kernel.fate().log.clear();
+    make_all(&kernel).expect("possible").keep();
+    assert_eq!(kernel.fate().log, Vec::<String>::new());
+    assert_eq!(*kernel.nic(), after);
+}
+
+#[test]
+fn a_failure_at_any_change_leaves_nothing_behind() {
+    let changes = {
+        let kernel = used();
+        make_all(&kernel).expect("possible").keep();
+        kernel.fate().log.len()
+    };
+    assert!(changes >= 8, "{changes}");
+    for failing in 0..changes {
+        let kernel = used();
+        let before = kernel.nic().clone().without_ids();
+        kernel.fate().fails_in = Some(failing);
+        let error = make_all(&kernel).expect_err("one fails");
+        assert!(error.contains("as the test wants it"), "{error}");
+        assert_eq!(kernel.nic().clone().without_ids(), before, "change {failing} failed: {:?}", kernel.fate().log);
+    }
+}
+
+#[test]
+fn a_held_change_comes_back_in_the_reverse_order() {
+    let kernel = used();
+    let before = kernel.nic().clone().without_ids();
+    let applied = make_all(&kernel).expect("possible");
+    kernel.fate().log.clear();
+    let restored = applied.restore().expect("possible");
+    assert!(restored.iter().all(|one| matches!(one, Restored::Back(_))), "{restored:?}");
+    assert_eq!(kernel.nic().clone().without_ids(), before);
+    let log = kernel.fate().log.clone();
+    let place = |start: &str| log.iter().position(|line| line.starts_with(start)).expect(start);
+    assert!(place("thread 504") < place("no rule") && place("no rule") < place("no context"), "{log:?}");
+    assert!(place("no context") < place("channels"), "{log:?}");
+}
+
+#[test]
+fn a_device_that_goes_in_the_middle_is_gone_and_no_failure() {
+    let kernel = used();
+    kernel.fate().goes = true;
+    let mut transaction = Transaction::begin(kernel.clone(), None);
+    for wish in &wishes()[..3] {
+        transaction.make(wish).expect("possible");
+    }
+    kernel.fate().fails_in = Some(0);
+    let error = transaction.make(&wishes()[3]).expect_err("it goes");
+    assert!(error.to_string().contains("has gone"), "{error}");
+    let restored = transaction.roll_back().expect("nothing is left to put back");
+    assert!(restored.iter().all(|one| matches!(one, Restored::Gone(_))) && restored.len() >= 3, "{restored:?}");
+}
+
+#[test]
+fn a_rule_that_points_elsewhere_is_replaced_and_put_back() {
+    let kernel = FakeKernel::new(4);
+    kernel.nic().ntuple = true;
+    kernel.nic().rules.insert(9, FlowRule::to_port(HTTP, FlowTarget::Queue(0)).at(9));
+    let before = kernel.nic().clone();
+    let mut transaction = Transaction::begin(kernel.clone(), None);
+    let change = Change::Rule { device: nic(), flow: HTTP, target: FlowTarget::Queue(3) };
+    let made = transaction.make(&change).expect("possible");
+    let lines: Vec<String> = made.changes.iter().map(ToString::to_string).collect();
+    assert_eq!(lines, ["nic0 flow rule: tcp4/80 queue 0 -> none", "nic0 flow rule: tcp4/80 none -> queue 3"]);
+    assert_eq!(kernel.nic().rules.values().map(FlowRule::target).collect::<Vec<_>>(), [FlowTarget::Queue(3)]);
+    transaction.roll_back().expect("possible");
+    assert_eq!(*kernel.nic(), before);
+}
+
+#[test]
+fn rules_follow_their_context_to_its_new_number() {
+    let mut kernel = FakeKernel::new(4);
+    kernel.nic().ntuple = true;
+    for queues in [[0, 1], [2, 3]] {
+        kernel.create_rss_context(&nic(), &spread(TABLE, &queues), &[]).expect("made");
+    }
+    let rule = FlowRule::to_port(HTTP, FlowTarget::Context(2));
+    let location = kernel.insert_rule(&nic(), &rule).expect("inserted");
+    let mut transaction = Transaction::begin(kernel.clone(), None);
+    for change in [
+        Change::NoRule { device: nic(), location },
+        Change::NoContext { device: nic(), id: 2 },
+        Change::NoContext { device: nic(), id: 1 },
+    ] {
+        transaction.make(&change).expect("possible");
+    }
+    // Somebody takes the number meanwhile.
+    kernel.create_rss_context(&nic(), &spread(TABLE, &[0]), &[]).expect("made");
+    transaction.roll_back().expect("possible");
+    let state = kernel.nic();
+    let FlowTarget::Context(id) = state.rules[&location].target() else { panic!("{:?}", state.rules) };
+    assert_eq!(state.contexts[&id].queues(), [2, 3].into(), "{:?}", state.contexts);
+}
+
+#[test]
+fn what_somebody_else_changed_since_is_left_to_them() {
+    let kernel = used();
+    let applied = make_all(&kernel).expect("possible");
+    kernel.nic().irqs.insert(44, "7".parse().expect("CPUs"));
+    let mut seen = Vec::new();
+    // The new queues go when the channels go back, and their interrupts with them: look before that.
+    for one in applied.restore().expect("possible") {
+        if let Restored::LeftToOthers(step) = one {
+            seen.push(step);
+        }
+    }
+    assert!(matches!(seen[..], [Step::Irq { irq: 44, .. }]), "{seen:?}");
+}
