@@ -5,6 +5,7 @@ use std::path::Path;
 use abey_delivery::{Mode, ModeSettings};
 use abey_linux::apply::{ApplyError, JournalError};
 use abey_linux::device::DeviceError;
+use abey_linux::machine::MachineError;
 use abey_linux::netlink::NetlinkError;
 use abey_linux::netns::{NetNs, NetNsError};
 use abey_sim::SettingsFile;
@@ -137,10 +138,20 @@ impl From<JournalError> for Failure {
     }
 }
 
+impl From<MachineError> for Failure {
+    fn from(error: MachineError) -> Self {
+        match error {
+            MachineError::Unsupported { .. } | MachineError::Denied { .. } => Self::lacks(error),
+            _ => Self::check(error),
+        }
+    }
+}
+
 impl From<ApplyError> for Failure {
     fn from(error: ApplyError) -> Self {
         match error {
             ApplyError::Netlink(error) => error.into(),
+            ApplyError::Machine(error) => error.into(),
             ApplyError::Journal(error) => error.into(),
             ApplyError::Settings { .. } | ApplyError::TooLong { .. } | ApplyError::NoQueue { .. } => Self::usage(error),
             ApplyError::Held { .. } => Self::check(error),

@@ -8,6 +8,7 @@ use abey_delivery::Mode;
 use abey_linux::apply::ApplyError;
 use abey_linux::counters::CountError;
 use abey_linux::cpu::CpuError;
+use abey_linux::machine::MachineError;
 use abey_linux::netlink::NetlinkError;
 use abey_linux::netns::NetNsError;
 use abey_load::{ConfigError, LoadError};
@@ -50,6 +51,9 @@ pub enum BenchError {
         /// What was refused.
         source: ApplyError,
     },
+    /// The mode's settings could not be put back.
+    #[error("the settings could not be put back: {0}")]
+    Restore(#[from] MachineError),
     /// A figure could not be counted.
     #[error(transparent)]
     Count(#[from] CountError),

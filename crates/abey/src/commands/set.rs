@@ -231,9 +231,8 @@ fn restore(args: &Args) -> Result<ExitCode, Failure> {
     }
     let mut text = String::new();
     for RestoredRow { outcome, change } in rows {
-        let SettingChange { device, napi, setting, before, after } = change;
-        let napi = napi.map_or_else(|| "every NAPI".to_owned(), |id| format!("NAPI {id}"));
-        text += &format!("{device} {napi}: {setting} {after} -> {before} ({outcome})\n");
+        let SettingChange { setting, before, after, .. } = &change;
+        text += &format!("{}: {setting} {after} -> {before} ({outcome})\n", change.subject());
     }
     print_text(&text)
 }
