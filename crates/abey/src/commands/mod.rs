@@ -1,6 +1,7 @@
 //! One module per subcommand: its arguments and what it does with the library crates.
 
 mod bench;
+mod generate;
 pub(crate) mod guard;
 mod load;
 mod plan;
@@ -19,6 +20,8 @@ use crate::failure::Failure;
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Bench(bench::Args),
+    #[command(hide = true)]
+    Generate(generate::Args),
     Run(run::Args),
     #[command(hide = true)]
     Guard(guard::Args),
@@ -34,6 +37,7 @@ impl Command {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         match self {
             Self::Bench(args) => bench::run(args),
+            Self::Generate(args) => generate::run(args),
             Self::Run(args) => run::run(args),
             Self::Guard(args) => guard::run(args),
             Self::Load(args) => load::run(args),

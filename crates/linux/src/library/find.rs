@@ -18,13 +18,16 @@ pub const LIBRARY_VARIABLE: &str = "ABEY_LIBRARY";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FindError {
-    /// It is nowhere near the command.
+    /// It is nowhere near the command: `cargo install` installs commands only.
     #[error(
-        "{FILE_NAME} is not beside {exe}: build it with `cargo build -p abey-preload`, or set {LIBRARY_VARIABLE} to its path"
+        "{FILE_NAME} is neither beside {exe} nor in {lib}: build it with `cargo build --release -p abey-preload` in \
+         Abey's source and copy target/release/{FILE_NAME} to {lib}, or set {LIBRARY_VARIABLE} to its path"
     )]
     Missing {
         /// The command's file.
         exe: PathBuf,
+        /// The directory where an installed command looks.
+        lib: PathBuf,
     },
     /// The variable names a file that does not exist.
     #[error("{LIBRARY_VARIABLE}={path} names no file: correct the path or unset the variable")]
@@ -58,14 +61,15 @@ pub enum FindError {
 ///
 /// `$ABEY_LIBRARY`, if set, is the only place. Otherwise, with `D` the directory of `exe`: `D` and `D/deps`, of which
 /// the newer one counts (cargo puts the library in either, by how it was asked); then, where `D` is itself cargo's
-/// `deps`, the directory above; then `D/../lib`. The path that is returned is absolute.
+/// `deps`, the directory above; then `D/../lib`, and `D/../lib/abey`, where a package puts it. The path that is returned is
+/// absolute.
 ///
 /// # Errors
 /// [`FindError`].
 pub fn find_library(exe: &Path) -> Result<PathBuf, FindError> {
     let path = match env::var_os(LIBRARY_VARIABLE).filter(|value| !value.is_empty()) {
         Some(named) => Path::new(&named).canonicalize().map_err(|_| FindError::Named { path: named.clone().into() })?,
-        None => search(exe).ok_or_else(|| FindError::Missing { exe: exe.to_owned() })?,
+        None => search(exe).ok_or_else(|| missing(exe))?,
     };
     if path.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
         return Err(FindError::Path(path));
@@ -109,6 +113,12 @@ fn search(exe: &Path) -> Option<PathBuf> {
     newest(&[beside.to_owned(), beside.join("deps")])
         .or_else(|| newest(&[above.filter(|_| in_deps)?.to_owned()]))
         .or_else(|| newest(&[above?.join("lib")]))
+        .or_else(|| newest(&[above?.join("lib/abey")]))
+}
+
+fn missing(exe: &Path) -> FindError {
+    let prefix = exe.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+    FindError::Missing { exe: exe.to_owned(), lib: prefix.join("lib") }
 }
 
 fn check_version(path: PathBuf) -> Result<PathBuf, FindError> {
@@ -148,6 +158,7 @@ mod tests {
         for (exe, place) in [
             ("bin/abey", "bin"),
             ("bin/abey", "lib"),
+            ("bin/abey", "lib/abey"),
             ("target/debug/abey", "target/debug/deps"),
             ("target/debug/deps/run-0123", "target/debug"),
             ("target/debug/deps/run-0123", "target/debug/deps"),
@@ -158,6 +169,16 @@ mod tests {
             assert_eq!(search(&exe), None);
             let path = library(&root.path().join(place), &right());
             assert_eq!(search(&exe), Some(path), "{exe:?} {place}");
+        }
+    }
+
+    #[test]
+    fn that_it_is_missing_says_where_it_belongs_and_how_to_get_it() {
+        let error = missing(Path::new("/root/.cargo/bin/abey")).to_string();
+        for part in
+            ["/root/.cargo/bin/abey", "/root/.cargo/lib:", "cargo build --release -p abey-preload", LIBRARY_VARIABLE]
+        {
+            assert!(error.contains(part), "{part} is not in: {error}");
         }
     }
 
