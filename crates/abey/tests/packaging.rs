@@ -1,0 +1,215 @@
+//! What `packaging/` ships, as far as it can be checked without a network and without installing anything: the rest is
+//! `packaging/check-package` and `packaging/check-manifests`.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use self::common::{ABEY, has, library};
+
+/// The most that `systemd-analyze security` may say of a unit, in tenths: it calls up to 4.4 "OK".
+const MOST_EXPOSED: &str = "30";
+
+fn packaging() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").canonicalize().expect("packaging/")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Runs a program that has to succeed and to say nothing.
+fn silently(program: &str, arguments: &[&str], file: &Path) {
+    let output = Command::new(program).args(arguments).arg(file).output().expect(program);
+    assert!(output.status.success() && said(&output).is_empty(), "{program} {}: {}", file.display(), said(&output));
+}
+
+/// `abey generate WHAT` into a directory; the files in it.
+fn generate(what: &str, directory: &Path) -> Vec<PathBuf> {
+    let mut command = Command::new(ABEY);
+    command.env("SOURCE_DATE_EPOCH", "1700000000").args(["generate", what]).arg(directory);
+    let output = command.output().expect("abey");
+    assert!(output.status.success(), "{}", said(&output));
+    let files: Vec<PathBuf> = String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from).collect();
+    assert_eq!(files.len(), fs::read_dir(directory).expect("directory").count(), "it names what it writes");
+    files
+}
+
+/// The commands that `abey help` lists.
+fn commands() -> Vec<String> {
+    let output = Command::new(ABEY).arg("help").output().expect("abey");
+    let text = said(&output);
+    let list = text.split("Commands:\n").nth(1).expect("a list of commands");
+    let lines = list
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names: Vec<String> = lines.map(|line| line.split_whitespace().next().expect("a name").to_owned()).collect();
+    assert!(names.len() > 5, "{text}");
+    names.into_iter().filter(|name| name != "help").collect()
+}
+
+#[test]
+fn every_command_has_a_manual_page_that_renders_without_warnings() {
+    let directory = tempfile::tempdir().expect("directory");
+    let pages = generate("man", directory.path());
+    let wanted: Vec<String> =
+        [String::from("abey.1")].into_iter().chain(commands().iter().map(|name| format!("abey-{name}.1"))).collect();
+    for name in &wanted {
+        assert!(directory.path().join(name).is_file(), "{name} is missing");
+    }
+    assert_eq!(pages.len(), wanted.len(), "pages of commands that are not listed: {pages:?}");
+    for page in &pages {
+        let text = fs::read_to_string(page).expect("a page");
+        assert!(text.contains(".SH EXIT STATUS") && text.contains("2023-11-14"), "{}", page.display());
+    }
+    if has("mandoc") {
+        pages.iter().for_each(|page| silently("mandoc", &["-T", "lint", "-W", "warning"], page));
+    }
+    if has("man") {
+        for page in &pages {
+            let mut command = Command::new("man");
+            command.env("LC_ALL", "C.UTF-8").args(["--warnings", "-E", "UTF-8", "-l"]).arg(page);
+            let output = command.output().expect("man");
+            let warned = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success() && warned.is_empty(), "man {}: {warned}", page.display());
+        }
+    }
+}
+
+#[test]
+fn shells_take_their_completions_and_bash_completes() {
+    let directory = tempfile::tempdir().expect("directory");
+    generate("completions", directory.path());
+    for (shell, file) in [("bash", "abey.bash"), ("zsh", "_abey"), ("fish", "abey.fish")] {
+        if has(shell) {
+            silently(shell, &["-n"], &directory.path().join(file));
+        }
+    }
+    if !has("bash") {
+        return;
+    }
+    let completed = |words: &str, last: usize| {
+        let script = format!(
+            ". {}/abey.bash; COMP_WORDS=({words}) COMP_CWORD={last}; \
+             _abey abey \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"; echo \"${{COMPREPLY[@]}}\"",
+            directory.path().display()
+        );
+        said(&Command::new("bash").args(["-c", &script]).output().expect("bash")).trim().to_owned()
+    };
+    assert_eq!(completed("abey ru", 1), "run");
+    assert_eq!(completed("abey run --stri", 2), "--strict");
+    // What is hidden from the help is hidden here.
+    assert_eq!(completed("abey guar", 1), "");
+    assert_eq!(completed("abey run --journ", 2), "");
+}
+
+#[test]
+fn units_are_right_and_little_exposed() {
+    if !has("systemd-analyze") {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("directory");
+    for unit in ["abey-apply.service", "abey-exporter.service"] {
+        let text = fs::read_to_string(packaging().join("systemd").join(unit)).expect("a unit");
+        assert!(text.contains("ExecStart=/usr/bin/abey "), "{unit} runs the package's command");
+        let path = directory.path().join(unit);
+        fs::write(&path, text.replace("/usr/bin/abey", ABEY)).expect("a unit");
+        silently("systemd-analyze", &["verify", "--man=no"], &path);
+        let threshold = format!("--threshold={MOST_EXPOSED}");
+        let arguments = ["security", "--offline=true", "--no-pager", &threshold];
+        let output = Command::new("systemd-analyze").args(arguments).arg(&path).output().expect("systemd-analyze");
+        let text = said(&output);
+        assert!(output.status.success(), "{text}");
+        eprintln!("{unit}: {}", text.lines().last().unwrap_or_default());
+    }
+}
+
+#[test]
+fn every_value_of_a_profile_has_its_reason() {
+    let mut profiles: Vec<String> = Vec::new();
+    for file in fs::read_dir(packaging().join("profiles")).expect("profiles") {
+        let path = file.expect("a profile").path();
+        let text = fs::read_to_string(&path).expect("a profile");
+        let mut explained = false;
+        for (number, line) in text.lines().enumerate() {
+            let (value, comment) = (line.split('#').next().unwrap_or_default().trim(), line.contains('#'));
+            if value.contains('=') && !value.starts_with('[') && !["version = 1"].contains(&value) {
+                let names_what = value.starts_with("unit =");
+                assert!(comment || explained || names_what, "{}, line {}: no reason", path.display(), number + 1);
+            }
+            // A comment of its own is about the line after it.
+            explained = value.is_empty() && comment;
+        }
+        profiles.push(path.file_stem().expect("a name").to_string_lossy().into_owned());
+    }
+    profiles.sort();
+    assert_eq!(profiles, ["h2o", "haproxy", "memcached", "nginx", "redis"]);
+}
+
+#[test]
+fn the_package_lists_files_that_are_there() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = fs::read_to_string(here.join("Cargo.toml")).expect("Cargo.toml");
+    let assets = manifest.split("\nassets = [").nth(1).expect("the package's assets");
+    let sources = assets.lines().filter_map(|line| line.trim().strip_prefix("[\"")?.split('"').next());
+    let ours: Vec<&str> = sources.filter(|source| !source.starts_with("target/")).collect();
+    assert!(ours.len() >= 5, "{ours:?}");
+    for source in ours {
+        let path = here.join(source.trim_end_matches("/*.toml"));
+        assert!(path.exists(), "{source} is not there");
+    }
+    for script in ["build-deb", "check-package", "check-booted", "check-manifests", "debian/postrm"] {
+        let path = packaging().join(script);
+        let mode = fs::metadata(&path).expect(script).permissions().mode();
+        assert_eq!(mode & 0o111, 0o111, "{script} is executable");
+        if has("bash") {
+            silently("bash", &["-n"], &path);
+        }
+    }
+}
+
+/// `cargo install` installs the command alone.
+#[test]
+fn an_installed_command_says_that_its_library_is_missing_and_finds_it_where_it_says() {
+    let prefix = tempfile::tempdir().expect("directory");
+    let prefix = prefix.path().canonicalize().expect("a path");
+    let (exe, lib) = (prefix.join("bin/abey"), prefix.join("lib"));
+    fs::create_dir_all(prefix.join("bin")).expect("bin");
+    fs::copy(ABEY, &exe).expect("the command");
+    let run = || {
+        let mut command = Command::new(&exe);
+        command.env_remove("ABEY_LIBRARY").args(["run", "--mode", "suspend20", "--dev", "no-such-dev0", "--", "true"]);
+        command.output().expect("abey")
+    };
+    let output = run();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for part in [exe.to_str(), lib.to_str(), Some("cargo build --release -p abey-preload"), Some("ABEY_LIBRARY")] {
+        assert!(text.contains(part.expect("UTF-8")), "{part:?} is not in: {text}");
+    }
+    for place in [lib.join("abey"), lib.clone()] {
+        fs::create_dir_all(&place).expect("lib");
+        let installed = place.join("libabey.so");
+        fs::copy(library(), &installed).expect("the library");
+        let text = said(&run());
+        assert!(!text.contains("libabey.so") && text.contains("no-such-dev0"), "{text}");
+        fs::remove_file(installed).expect("the library");
+    }
+}
+
+#[test]
+fn manifests_have_the_schema_of_kubernetes() {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    if !cache.is_some_and(|cache| cache.join("abey/kubernetes-validate/bin/kubernetes-validate").is_file()) {
+        eprintln!("skipped: the schemas are not here; packaging/check-manifests fetches them from PyPI");
+        return;
+    }
+    let output = Command::new(packaging().join("check-manifests")).output().expect("check-manifests");
+    assert!(output.status.success(), "{}", said(&output));
+}
