@@ -1,6 +1,7 @@
 //! One module per subcommand: its arguments and what it does with the library crates.
 
 mod bench;
+mod exporter;
 mod generate;
 pub(crate) mod guard;
 mod load;
@@ -10,6 +11,7 @@ mod serve;
 mod set;
 mod sim;
 mod status;
+mod top;
 
 use std::process::ExitCode;
 
@@ -22,6 +24,7 @@ pub(crate) enum Command {
     Bench(bench::Args),
     #[command(hide = true)]
     Generate(generate::Args),
+    Exporter(exporter::Args),
     Run(run::Args),
     #[command(hide = true)]
     Guard(guard::Args),
@@ -31,12 +34,14 @@ pub(crate) enum Command {
     Set(set::Args),
     Sim(sim::Args),
     Status(status::Args),
+    Top(top::Args),
 }
 
 impl Command {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         match self {
             Self::Bench(args) => bench::run(args),
+            Self::Exporter(args) => exporter::run(args),
             Self::Generate(args) => generate::run(args),
             Self::Run(args) => run::run(args),
             Self::Guard(args) => guard::run(args),
@@ -46,6 +51,7 @@ impl Command {
             Self::Set(args) => set::run(args),
             Self::Sim(args) => sim::run(args),
             Self::Status(args) => status::run(args),
+            Self::Top(args) => top::run(args),
         }
     }
 }

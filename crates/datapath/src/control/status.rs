@@ -135,3 +135,16 @@ pub enum Role {
     /// Neighbours and ports of a device that is shared with the kernel.
     Kernel,
 }
+
+impl Role {
+    /// In words.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Service => "service",
+            Self::Worker => "worker",
+            Self::Control => "control",
+            Self::Kernel => "kernel",
+        }
+    }
+}

@@ -238,7 +238,7 @@ fn contexts(status: &Status, before: &Status, seconds: f64) -> String {
             format!("{:.1}", of(context).saturating_sub(old.map_or(0, of)) as f64 / 1e7 / seconds)
         };
         [
-            context.role.map_or("application", role_name).to_owned(),
+            context.role.map_or("application", Role::name).to_owned(),
             context.threads.to_string(),
             percent(|context| context.cpu_ns),
             percent(|context| context.kernel_ns),
@@ -377,15 +377,6 @@ fn epolls(status: &Status) -> String {
     table(["epolls", "busy poll", "sockets", "NAPI", "sleeping"], rows.into_iter().map(row).collect()).trim_fmt()
 }
 
-const fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Service => "service",
-        Role::Worker => "worker",
-        Role::Control => "control",
-        Role::Kernel => "kernel",
-    }
-}
-
 fn thread_row(thread: &Thread, before: &Status, seconds: f64) -> [String; 7] {
     let old = before.threads.iter().find(|old| old.tid == thread.tid).and_then(|old| old.cpu_ns);
     let percent =
@@ -393,7 +384,7 @@ fn thread_row(thread: &Thread, before: &Status, seconds: f64) -> [String; 7] {
     [
         thread.name.clone(),
         thread.tid.to_string(),
-        role_name(thread.role).to_owned(),
+        thread.role.name().to_owned(),
         or_none(thread.napi),
         or_none(thread.cpus.as_ref()),
         or_none(percent),
