@@ -50,7 +50,9 @@ pub(super) fn plain(frame: &Frame, view: &View) -> String {
 /// What is shown, and of how much.
 pub(super) fn headline(frame: &Frame, view: &View) -> String {
     let all = frame.rows.len();
-    let packets: f64 = frame.rows.iter().filter_map(|row| row.per_second(&[Counter::Packets])).sum();
+    let rates = frame.rows.iter().filter_map(|row| row.per_second(&[Counter::Packets]));
+    // The sum of nothing is -0.
+    let packets = rates.sum::<f64>() + 0.0;
     let cpu = frame.machine_cpu_percent.map_or_else(String::new, |cpu| format!(", machine CPU {cpu:.1} %"));
     let paused = if view.paused { ", paused" } else { "" };
     format!("abey top{paused}, every {}: {all} NAPIs, {packets:.0} packets/s{cpu}", view.interval)

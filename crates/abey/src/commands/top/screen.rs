@@ -83,6 +83,7 @@ fn translate(key: KeyEvent) -> Option<Key> {
     }
     Some(match key.code {
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Key::Interrupt,
+        KeyCode::Char(_) if key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) => return None,
         KeyCode::Char(typed) => Key::Char(typed),
         KeyCode::Enter => Key::Enter,
         KeyCode::Esc => Key::Escape,
