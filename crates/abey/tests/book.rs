@@ -239,6 +239,23 @@ fn every_file_that_is_shown_is_accepted() {
     assert!(checked.contains(",settings") && checked.contains(",scenario"), "{checked:?}");
 }
 
+/// What the how-to pages show are the shipped profiles, without their comments.
+#[test]
+fn the_fragments_of_the_how_tos_are_the_shipped_profiles() {
+    let profiles = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/profiles");
+    if !profiles.is_dir() {
+        eprintln!("skipped: there are no shipped profiles");
+        return;
+    }
+    for page in pages().iter().filter(|page| page.path.starts_with("howto")) {
+        let file = profiles.join(page.path.file_name().expect("a name")).with_extension("toml");
+        let shipped = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let shown = blocks(page).into_iter().find(|block| block.info == "toml,policy").expect("a fragment");
+        let parse = |text: &str| text.parse::<toml::Table>().expect("it is TOML");
+        assert_eq!(parse(&shown.text), parse(&shipped), "{}", shown.place);
+    }
+}
+
 #[test]
 fn the_pictures_are_what_the_simulator_draws() {
     let drawn = tempfile::tempdir().expect("a directory");

@@ -48,6 +48,34 @@ fn a_timeline_is_written_for_one_mode_only() {
 }
 
 #[test]
+fn a_picture_has_the_requests_that_were_asked_for_and_its_rows_their_ways() {
+    let directory = tempfile::tempdir().unwrap();
+    let picture = directory.path().join("three.svg");
+    let path = picture.to_str().unwrap();
+    let args = ["sim", "timeline", "--mode", "defer50", "--arrivals", "20us,40us,1ms", "--output", path, "--json"];
+    let rows = json(&abey(&args))["rows"].as_array().unwrap().clone();
+    assert_eq!(rows.iter().map(|row| row["arrived_us"].as_f64().unwrap()).collect::<Vec<_>>(), [20.0, 40.0, 1_000.0]);
+    // The first interrupts; the others wait for a timer.
+    let waits: Vec<f64> =
+        rows.iter().map(|row| row["delivered_us"].as_f64().unwrap() - row["arrived_us"].as_f64().unwrap()).collect();
+    assert!(waits[0] < waits[1] && waits.iter().all(|wait| *wait < 60.0), "{waits:?}");
+    let text = std::fs::read_to_string(&picture).unwrap();
+    assert!(roxmltree::Document::parse(&text).unwrap().descendants().any(|node| node.text() == Some("defer50")));
+    for (args, part) in [
+        (vec![], "--mode"),
+        (vec!["--mode", "turbo"], "turbo"),
+        (vec!["--mode", "base", "--arrivals", "40us,20us"], "order"),
+        (vec!["--mode", "base", "--arrivals", "1s"], "26 ms"),
+        (vec!["--mode", "base", "--all", "/tmp"], "--all"),
+    ] {
+        let output = abey(&[&["sim", "timeline"], &args[..]].concat());
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+        assert!(message.contains(part), "no `{part}` in {message}");
+    }
+}
+
+#[test]
 fn a_published_table_has_both_figures_in_every_row() {
     let rows = json(&abey(&["sim", "--reference", "poll-hold", "--json"]))["rows"].clone();
     let rows = rows.as_array().unwrap();

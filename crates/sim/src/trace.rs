@@ -145,7 +145,7 @@ pub struct Slice {
     /// When it ended, or was interrupted, in nanoseconds.
     pub to: u64,
     /// In a poll: the packets that it has taken by then.
-    pub packets: u32,
+    pub packets: Option<u32>,
 }
 
 /// The way of a request through the server. Times are nanoseconds.
@@ -217,7 +217,7 @@ impl Trace {
                 Micros(*from),
                 Micros(to - from)
             )?;
-            if *packets > 0 {
+            if let Some(packets) = packets {
                 write!(out, ",\"args\":{{\"packets\":{packets}}}")?;
             }
             write!(out, "}}")?;

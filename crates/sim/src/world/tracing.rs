@@ -57,7 +57,7 @@ impl Tracing {
     }
 
     fn add(&mut self, track: Track, what: Activity, from: u64, to: u64) {
-        self.trace.add(Slice { track, what, from, to, packets: 0 });
+        self.trace.add(Slice { track, what, from, to, packets: None });
     }
 }
 
@@ -72,7 +72,7 @@ impl World<'_> {
             Level::Hard => (CpuLevel::Hardirq, self.describe_hard(index)),
             Level::Soft => (CpuLevel::Softirq, self.describe_soft(index)),
             Level::Thread => (CpuLevel::Thread, self.describe_current(index)),
-            Level::Idle => (CpuLevel::Idle, (Activity::IdleLoop, 0)),
+            Level::Idle => (CpuLevel::Idle, (Activity::IdleLoop, None)),
         };
         let track = Track::Cpu { cpu: index as u32, level: named };
         let slice = Slice { track, what, from: since, to: self.now, packets };
@@ -81,33 +81,33 @@ impl World<'_> {
         }
     }
 
-    fn describe_hard(&self, index: usize) -> (Activity, u32) {
+    fn describe_hard(&self, index: usize) -> (Activity, Option<u32>) {
         match self.cpus[index].hard {
-            Some((Irq::Nic(_), _)) => (Activity::NicInterrupt, 0),
-            _ => (Activity::TimerInterrupt, 0),
+            Some((Irq::Nic(_), _)) => (Activity::NicInterrupt, None),
+            _ => (Activity::TimerInterrupt, None),
         }
     }
 
-    fn describe_soft(&self, index: usize) -> (Activity, u32) {
+    fn describe_soft(&self, index: usize) -> (Activity, Option<u32>) {
         match self.cpus[index].soft {
-            Some((SoftPhase::Polling(queue), _)) => (Activity::SoftirqPoll, self.queues[queue].packets()),
-            _ => (Activity::Softirq, 0),
+            Some((SoftPhase::Polling(queue), _)) => (Activity::SoftirqPoll, Some(self.queues[queue].packets())),
+            _ => (Activity::Softirq, None),
         }
     }
 
-    fn describe_current(&self, index: usize) -> (Activity, u32) {
+    fn describe_current(&self, index: usize) -> (Activity, Option<u32>) {
         let Some(thread) = self.cpus[index].current.map(|current| &self.threads[current]) else {
-            return (Activity::Wait, 0);
+            return (Activity::Wait, None);
         };
         let polled = match thread.poll {
-            Some(SoftPhase::Polling(queue)) => self.queues[queue].packets(),
-            _ => 0,
+            Some(SoftPhase::Polling(queue)) => Some(self.queues[queue].packets()),
+            _ => None,
         };
         match thread.kind {
-            Kind::Server(server) => match self.servers[server].doing() {
-                (Activity::BusyPoll, Some(queue)) => (Activity::BusyPoll, self.queues[queue].packets()),
-                (what, _) => (what, 0),
-            },
+            Kind::Server(server) => {
+                let (what, queue) = self.servers[server].doing();
+                (what, queue.map(|queue| self.queues[queue].packets()))
+            }
             Kind::Softirq(_) => (Activity::SoftirqThread, polled),
             Kind::Napi(_) => (Activity::NapiThread, polled),
             Kind::Worker(_) => (Activity::Worker, polled),

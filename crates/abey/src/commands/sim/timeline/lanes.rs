@@ -153,7 +153,10 @@ impl Wanted {
             Activity::SoftirqPoll => "softirq".to_owned(),
             Activity::NapiThread => {
                 let thread = slices.iter().find(|slice| is_kernel_thread(slice.what) && self.takes(slice));
-                thread.map_or_else(|| "thread".to_owned(), |slice| slice.what.to_string())
+                match thread.map(|slice| slice.what) {
+                    Some(Activity::SoftirqThread) | None => "ksoftirqd".to_owned(),
+                    Some(what) => what.to_string(),
+                }
             }
             _ => "application".to_owned(),
         };
@@ -166,23 +169,22 @@ fn is_kernel_thread(what: Activity) -> bool {
 }
 
 fn kind(slice: &Slice) -> Kind {
-    let found = slice.packets > 0;
-    match slice.what {
-        Activity::NicInterrupt => Kind::NicInterrupt,
-        Activity::TimerInterrupt => Kind::TimerInterrupt,
-        Activity::SoftirqPoll | Activity::SoftirqThread | Activity::NapiThread | Activity::Worker if found => {
-            Kind::PollWork
-        }
-        Activity::SoftirqPoll | Activity::SoftirqThread | Activity::NapiThread | Activity::Worker => Kind::PollEmpty,
-        Activity::Softirq | Activity::IdleLoop => Kind::Overhead,
-        Activity::BusyPoll if found => Kind::BusyWork,
-        Activity::BusyPoll => Kind::BusyEmpty,
-        Activity::Serve => Kind::Serve,
-        Activity::Masked => Kind::Masked,
-        Activity::Unmasked => Kind::Unmasked,
-        Activity::Suspended => Kind::Suspended,
-        Activity::Armed => Kind::Armed,
-        Activity::Asleep => Kind::Asleep,
-        _ => Kind::Wait,
+    match (slice.what, slice.packets) {
+        (Activity::BusyPoll, Some(1..)) => Kind::BusyWork,
+        (Activity::BusyPoll, _) => Kind::BusyEmpty,
+        // A poll by a softirq or a thread of the kernel.
+        (_, Some(1..)) => Kind::PollWork,
+        (_, Some(0)) => Kind::PollEmpty,
+        (Activity::NicInterrupt, None) => Kind::NicInterrupt,
+        (Activity::TimerInterrupt, None) => Kind::TimerInterrupt,
+        (Activity::Serve, None) => Kind::Serve,
+        (Activity::Masked, None) => Kind::Masked,
+        (Activity::Unmasked, None) => Kind::Unmasked,
+        (Activity::Suspended, None) => Kind::Suspended,
+        (Activity::Armed, None) => Kind::Armed,
+        (Activity::Asleep, None) => Kind::Asleep,
+        (Activity::Wait, None) => Kind::Wait,
+        // Softirq runs, threads and the idle loop beside polls.
+        (_, None) => Kind::Overhead,
     }
 }
