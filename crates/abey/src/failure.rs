@@ -26,6 +26,11 @@ impl Failure {
         Self { status: 3, message: message.to_string() }
     }
 
+    /// The same, and what else there is to say of it.
+    pub(crate) fn and(self, more: impl fmt::Display) -> Self {
+        Self { message: format!("{}; {more}", self.message), ..self }
+    }
+
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.status)
     }

@@ -1,6 +1,8 @@
 //! One module per subcommand: its arguments and what it does with the library crates.
 
+mod apply;
 mod bench;
+mod dump;
 mod exporter;
 mod generate;
 pub(crate) mod guard;
@@ -21,10 +23,12 @@ use crate::failure::Failure;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    Apply(apply::Args),
     Bench(bench::Args),
     #[command(hide = true)]
     Generate(generate::Args),
     Exporter(exporter::Args),
+    Dump(dump::Args),
     Run(run::Args),
     #[command(hide = true)]
     Guard(guard::Args),
@@ -40,9 +44,11 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
         match self {
+            Self::Apply(args) => apply::run(args),
             Self::Bench(args) => bench::run(args),
             Self::Exporter(args) => exporter::run(args),
             Self::Generate(args) => generate::run(args),
+            Self::Dump(args) => dump::run(args),
             Self::Run(args) => run::run(args),
             Self::Guard(args) => guard::run(args),
             Self::Load(args) => load::run(args),
