@@ -226,3 +226,26 @@ fn a_process_is_pinned_with_all_its_threads_and_let_go() {
     assert_eq!(abey_linux::cpu::process_affinity(pid).expect("read"), before);
     resident.kill().and_then(|()| resident.wait()).expect("end");
 }
+
+#[test]
+fn a_nic_on_a_bus_is_read_with_its_interrupts() {
+    let netns = NetNs::current().expect("namespace");
+    let Ok(mut place) = Place::open(&netns) else {
+        eprintln!("skipped: needs a kernel that lists its devices");
+        return;
+    };
+    let all = Snapshot::read_at(&mut place).expect("snapshot");
+    let Some(state) = all.devices.iter().find(|state| state.pci.is_some() && !state.napis.is_empty()) else {
+        eprintln!("skipped: no NIC on a PCI bus here");
+        return;
+    };
+    let pci = state.pci.as_deref().expect("found by it");
+    assert_eq!(pci.len(), 12, "{pci}");
+    assert!(state.address.is_some() && state.driver.is_ok(), "{state:?}");
+    for irq in state.napis.iter().filter_map(|napi| napi.irq.as_ref().ok()) {
+        let cpus = irq.cpus.as_ref().expect("an interrupt has CPUs").clone();
+        let stay = Change::Irq { device: state.id(), irq: irq.irq, cpus };
+        assert_eq!(stay.steps(&mut place).expect("readable"), []);
+    }
+    println!("{}: {pci}, {:?}", state.device.name, state.napis.iter().map(|napi| &napi.irq).collect::<Vec<_>>());
+}
