@@ -249,3 +249,32 @@ fn a_nic_on_a_bus_is_read_with_its_interrupts() {
     }
     println!("{}: {pci}, {:?}", state.device.name, state.napis.iter().map(|napi| &napi.irq).collect::<Vec<_>>());
 }
+
+#[test]
+fn without_capabilities_the_one_that_lacks_is_named() {
+    let Some(mut bed) = Bed::new(2) else { return };
+    let device = bed.id();
+    plan(&mut bed.place, "threaded").apply(Place::open(&bed.netns).expect("place"), None).expect("apply").keep();
+    let napi = bed.state().napis[0].napi.id;
+    let netns = &bed.netns;
+    // Capabilities are a thread's own: this one gives its up, and no other test sees it.
+    let errors = std::thread::scope(|scope| {
+        let without = scope.spawn(|| {
+            let mut transaction = Transaction::begin(Place::open(netns).expect("place"), None);
+            let mut sets = rustix::thread::capabilities(None).expect("read");
+            sets.effective = rustix::thread::CapabilitySet::empty();
+            rustix::thread::set_capabilities(None, sets).expect("given up");
+            let idle = Scheduling::new(SchedulingPolicy::Fifo, 1, 0).expect("sound");
+            [
+                Change::Channels { device: device.clone(), counts: queues(1) },
+                Change::Xps { device: device.clone(), queue: 0, cpus: cpus("0") },
+                Change::Thread { device, napi, cpus: None, scheduling: Some(idle) },
+            ]
+            .map(|change| transaction.make(&change).expect_err("not allowed").to_string())
+        });
+        without.join().expect("no panic")
+    });
+    for (error, capability) in errors.iter().zip(["CAP_NET_ADMIN", "CAP_NET_ADMIN", "CAP_SYS_NICE"]) {
+        assert!(error.contains(capability) && error.contains("near0"), "{error}");
+    }
+}
