@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use abey_delivery::{Mode, Nanos, NapiSettings, PollContext};
-use abey_linux::apply::{Applied, ApplyError, Place, Plan, Restored, Step, Target, restore_abandoned};
+use abey_linux::apply::{Applied, ApplyError, Place, Plan, Restored, Step, Target, Transaction, restore_abandoned};
 use abey_linux::device::{Device, device_named};
 use abey_linux::napi::{NapiChange, napi, napis, set_napi};
 use abey_linux::netlink::Netlink;
@@ -49,6 +49,10 @@ impl Bed {
 
     fn apply(&self, target: &Target, mode: &str) -> Result<Applied, ApplyError> {
         self.plan(target, mode)?.apply(self.place(), Some(self.journals.path()))
+    }
+
+    fn transaction(&self) -> Transaction {
+        Transaction::begin(self.place(), Some(self.journals.path()))
     }
 
     fn settings(&self) -> Vec<NapiSettings> {
@@ -236,4 +240,38 @@ fn impossible_settings_are_refused_before_anything_is_touched() {
     let loopback = device_named(&mut netlink, "lo", "here").expect("lo");
     let none = Plan::new(&mut bed.place(), &loopback, &Target::Device, &NapiChange::default(), bed.able);
     assert!(matches!(none, Err(ApplyError::NoNapi { .. })), "{none:?}");
+}
+
+#[test]
+fn settings_that_were_replaced_again_and_again_are_put_back_at_once() {
+    let Some(bed) = Bed::new(2) else { return };
+    let before = bed.settings();
+    let mut transaction = bed.transaction();
+    transaction.replace(bed.plan(&Target::Device, "base").expect("plan")).expect("nothing to do");
+    assert_eq!(bed.journal_count(), 0);
+    for mode in ["defer50", "suspend20", "suspend20", "defer20", "threaded"] {
+        transaction.replace(bed.plan(&Target::Device, mode).expect("plan")).expect("replace");
+        let wanted = mode.parse::<Mode>().expect("mode").settings().napi;
+        assert_eq!((bed.settings(), bed.journal_count()), (vec![wanted, wanted], 1), "{mode}");
+    }
+    let error = bed.apply(&Target::Queues(vec![1]), "defer50").expect_err("held");
+    assert!(matches!(error, ApplyError::Held { .. }), "{error}");
+    assert_eq!(transaction.steps().len(), 2, "one for each instance");
+    let restored = transaction.roll_back().expect("rolled back");
+    assert!(restored.iter().all(|step| matches!(step, Restored::Back(_))), "{restored:?}");
+    assert_eq!((bed.settings(), bed.journal_count()), (before, 0));
+}
+
+#[test]
+fn what_somebody_else_holds_is_not_taken_over_by_a_replacement() {
+    let Some(bed) = Bed::new(2) else { return };
+    let mut transaction = bed.transaction();
+    transaction.replace(bed.plan(&Target::Queues(vec![0]), "defer20").expect("plan")).expect("replace");
+    let other = bed.apply(&Target::Queues(vec![1]), "defer50").expect("another instance");
+    let both = bed.settings();
+    let error = transaction.replace(bed.plan(&Target::Device, "suspend20").expect("plan")).expect_err("held");
+    assert!(matches!(error, ApplyError::Held { .. }), "{error}");
+    assert_eq!((bed.settings(), bed.journal_count()), (both, 2));
+    drop((transaction, other));
+    assert_eq!(bed.journal_count(), 0);
 }

@@ -5,6 +5,7 @@ mod journal;
 mod kernel;
 mod place;
 mod plan;
+mod replace;
 mod step;
 mod take;
 mod transaction;

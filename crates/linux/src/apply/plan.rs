@@ -311,7 +311,7 @@ fn device_files(wide: &NapiChange) -> Vec<(&'static str, &'static str, String)> 
 
 impl NapiChange {
     /// This change, and where it says nothing, the other one.
-    fn over(self, other: Self) -> Self {
+    pub(super) fn over(self, other: Self) -> Self {
         Self {
             defer_hard_irqs: self.defer_hard_irqs.or(other.defer_hard_irqs),
             gro_flush_timeout: self.gro_flush_timeout.or(other.gro_flush_timeout),

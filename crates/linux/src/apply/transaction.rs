@@ -73,6 +73,16 @@ impl<K: Kernel> Transaction<K> {
         Ok(Made { changes, context: None })
     }
 
+    /// Other steps that lead back to the same, also in the journal.
+    pub(super) fn rewrite(&mut self, steps: Vec<Step>) -> Result<(), ApplyError> {
+        let Applied { place, done, journal } = &mut self.applied;
+        if let Some(journal) = journal {
+            journal.rewrite(place.network_namespace(), &steps)?;
+        }
+        *done = steps;
+        Ok(())
+    }
+
     /// Undoes everything, the last change first.
     ///
     /// # Errors
