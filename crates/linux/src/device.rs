@@ -120,6 +120,23 @@ pub fn has_xdp(netlink: &mut Netlink, ifindex: u32) -> Result<bool, NetlinkError
     Ok(attached.first().is_some_and(|mode| *mode != 0))
 }
 
+/// How many packets the device has received since it was made (`rtnetlink(7)`, IFLA_STATS64).
+///
+/// # Errors
+/// When the kernel refuses, or there is no such device.
+pub fn received_packets(netlink: &mut Netlink, ifindex: u32) -> Result<u64, NetlinkError> {
+    let header = Ifinfomsg { ifi_index: ifindex.cast_signed(), ..Ifinfomsg::default() };
+    let request = rt_link::Request::new().op_getlink_do(&header);
+    let action = "count received packets";
+    let counted = netlink.dump(action, &request, |(_, attrs)| Some(attrs.get_stats64().ok()?.rx_packets))?;
+    let none = || NetlinkError::Refused {
+        action: action.to_owned(),
+        reason: "the kernel gave no statistics".to_owned(),
+        errno: None,
+    };
+    counted.first().copied().ok_or_else(none)
+}
+
 /// A device's addresses, with the lengths of their prefixes.
 ///
 /// # Errors

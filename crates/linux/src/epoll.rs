@@ -73,18 +73,32 @@ pub enum EpollError {
 pub fn set(fd: BorrowedFd<'_>, busy_poll: &EpollBusyPoll) -> Result<(), EpollError> {
     busy_poll.validate()?;
     check_budget(busy_poll.budget)?;
-    let params = EpollParams {
-        busy_poll_usecs: busy_poll.usecs,
-        busy_poll_budget: busy_poll.budget,
-        prefer_busy_poll: u8::from(busy_poll.prefer),
-        pad: 0,
-    };
+    put(
+        fd,
+        EpollParams {
+            busy_poll_usecs: busy_poll.usecs,
+            busy_poll_budget: busy_poll.budget,
+            prefer_busy_poll: u8::from(busy_poll.prefer),
+            pad: 0,
+        },
+    )
+}
+
+/// Takes the parameters of the epoll instance `fd` away: it is as a new one, and `net.core.busy_poll` decides.
+///
+/// # Errors
+/// [`EpollError`].
+pub fn clear(fd: BorrowedFd<'_>) -> Result<(), EpollError> {
+    put(fd, EpollParams::default())
+}
+
+fn put(fd: BorrowedFd<'_>, params: EpollParams) -> Result<(), EpollError> {
     // SAFETY: `params` has the layout the call expects and lives through it; `fd` is open.
     let answer = unsafe { ioctl::set_params(fd.as_raw_fd(), &raw const params) };
     match answer {
         Ok(_) => Ok(()),
         // A capability in a user namespace looks like the real one from inside; only the kernel's answer counts.
-        Err(Errno::EPERM) => Err(EpollError::BudgetNotPermitted { budget: busy_poll.budget }),
+        Err(Errno::EPERM) => Err(EpollError::BudgetNotPermitted { budget: params.busy_poll_budget }),
         Err(errno) => Err(refused("set", fd, errno)),
     }
 }

@@ -7,7 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use abey_delivery::EpollBusyPoll;
-use abey_linux::process::{self, EpollParams, ProcessError, ProcessView, Protocol, SocketState, inspect, inspect_tree};
+use abey_linux::process::{
+    self, EpollChanges, EpollParams, ProcessError, ProcessView, Protocol, SocketState, inspect, inspect_tree,
+};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 mod counters_common;
@@ -263,4 +265,35 @@ fn a_server_with_a_worker_in_another_namespace_shows_the_napi_it_receives_from()
     assert_eq!((own.watched, own.listeners, own.without_napi), (2, 1, 0));
     assert_eq!(own.napi_ids.iter().collect::<Vec<_>>(), [(&napi, &1)]);
     assert!(own.shared_with.is_empty() && worker.epolls.len() == 2, "{worker:?}");
+}
+
+#[test]
+fn the_epoll_parameters_of_a_running_process_are_changed_and_put_back() {
+    if !abey_linux::epoll::supported().expect("the probe runs") {
+        eprintln!("skipped: this kernel has no EPIOCSPARAMS");
+        return;
+    }
+    // The child has a descriptor of the same instance, so that the parameters can be seen from here.
+    let epoll = Epoll::new(EpollCreateFlags::empty()).expect("an epoll instance");
+    let child = sleeping();
+    let now = || abey_linux::epoll::get(epoll.0.as_fd()).expect("get");
+    let (before, pid) = (now(), child.0.id());
+    let mut changes = EpollChanges::default();
+    let gone = u32::try_from(i32::MAX).expect("a number");
+    let count = match changes.set(&[pid, gone], Some(SUSPEND)) {
+        Err(ProcessError::NoPermission { .. }) => {
+            return eprintln!("skipped: other processes may not be looked at here");
+        }
+        other => other.expect("set"),
+    };
+    assert!(count >= 1 && now() == SUSPEND, "{count} {:?}", now());
+    assert_eq!(changes.notes().len(), count);
+    let busy = EpollBusyPoll { usecs: 64, ..SUSPEND };
+    changes.set(&[pid], Some(busy)).expect("set");
+    assert_eq!(now(), busy);
+    changes.set(&[pid], None).expect("set");
+    assert_eq!(now(), before);
+    changes.set(&[pid], Some(SUSPEND)).expect("set");
+    changes.restore().expect("restore");
+    assert_eq!(now(), before);
 }

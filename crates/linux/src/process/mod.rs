@@ -3,15 +3,17 @@
 //! Everything is read from `/proc/<pid>`, so a process in any network namespace can be looked at. Two things `/proc` does
 //! not tell, the busy poll parameters of an epoll instance and the NAPI ID of a socket, are asked on a duplicate of the
 //! process's descriptor made with `pidfd_getfd(2)` (Linux 5.6) and closed at once. The process is not stopped and none of
-//! its settings are changed. (While a duplicate exists, for some microseconds, a `close` in the process does not yet
+//! its settings are changed, but by [`EpollChanges`]. (While a duplicate exists, for some microseconds, a `close` in the process does not yet
 //! release the socket; and the kernel stamps a duplicated socket with the net_cls cgroup of the caller, where that old
 //! controller is in use.)
 
 mod epolls;
+mod parameters;
 mod sockets;
 mod tree;
 
 pub use epolls::{EpollParams, EpollView};
+pub use parameters::{EpollChanges, EpollNote};
 pub use sockets::{Protocol, SocketState, SocketView};
 pub use tree::{descendants, start_time, threads, tree_threads};
 
