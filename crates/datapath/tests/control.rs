@@ -12,10 +12,10 @@ use std::path::Path;
 
 use abey_datapath::Runtime;
 use abey_datapath::control::{
-    Answer, BusyPoll, Change, Client, ControlError, MAX_CLIENTS, MAX_REQUEST, RefusalKind, Reply, Role, Server,
-    Settings, Threaded, find_in,
+    Answer, BusyPoll, Change, Client, ControlError, Latencies, MAX_CLIENTS, MAX_REQUEST, RefusalKind, Reply, Role,
+    Server, Settings, Threaded, find_in,
 };
-use abey_delivery::{Mode, NapiSettings};
+use abey_delivery::{Mode, Nanos, NapiSettings};
 use support::{EchoServer, PATIENCE, connect, eventually, every_mode, mode, pair, round_trip};
 use tempfile::TempDir;
 
@@ -290,4 +290,28 @@ fn a_runtime_that_is_gone_says_so() {
     assert!(matches!(&error, ControlError::Refused(why) if why.kind == RefusalKind::Gone), "{error}");
     drop(control);
     assert!(matches!(asked.status(), Err(ControlError::Gone { .. })));
+}
+
+#[test]
+fn latencies_are_measured_from_the_first_question_on_and_only_at_the_end_that_answers() {
+    let (client, server) = pair(mode("suspend20"), 1);
+    let echo = EchoServer::start(&server, 7);
+    let stream = connect(&client, echo.address);
+    let ends = [&server, &client].map(|runtime| {
+        let (control, directory) = served(runtime);
+        (only(directory.path()), control, directory)
+    });
+    let trips = |numbers: std::ops::Range<u64>| numbers.for_each(|number| round_trip(&stream, number));
+    trips(0..20);
+    let watch = Nanos::from_millis(60_000);
+    let ask = |end: usize| ends[end].0.latency(watch).expect("answered");
+    let (before, opened) = (ask(0), ask(1));
+    assert!(before.iter().chain(&opened).all(|page| page.requests == 0 && page.answered.is_empty()), "{before:?}");
+    trips(20..60);
+    // An answer is noted once it is written, which the client may see a moment before.
+    eventually("40 answers", || Latencies::between(&before, &ask(0)).count == 40);
+    let between = Latencies::between(&before, &ask(0));
+    let (least, most) = (between.quantile(0.0).expect("some"), between.quantile(1.0).expect("some"));
+    assert!(Nanos::ZERO < least && least <= most, "{between:?}");
+    assert_eq!(Latencies::between(&opened, &ask(1)).count, 0, "the end that asks answers nothing");
 }

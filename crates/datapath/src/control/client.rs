@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use abey_delivery::Nanos;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
@@ -13,6 +14,7 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 
+use super::latency::LatencyPage;
 use super::place::{self, Found};
 use super::protocol::{Answer, Change, Reply, Request, SettingChange, Wanted};
 use super::sockets::SocketPage;
@@ -125,6 +127,17 @@ impl Client {
         }
     }
 
+    /// Asks how long requests take, and to go on measuring for `watch` after this question: see [`Wanted::Latency`].
+    ///
+    /// # Errors
+    /// As [`Self::status`]; and [`ControlError::Refused`] by a datapath of an Abey that could not measure them.
+    pub fn latency(&self, watch: Nanos) -> Result<Vec<LatencyPage>, ControlError> {
+        match self.ask(Wanted::Latency { watch_ns: watch.as_nanos() })? {
+            Answer::Latency(pages) => Ok(pages),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
     /// Changes settings, all or nothing. What changed is answered as it was read back.
     ///
     /// # Errors
@@ -141,6 +154,7 @@ impl Client {
             Answer::Refused(refusal) => refusal.into(),
             Answer::Status(_) => self.foreign("a status that was not asked for"),
             Answer::Sockets(_) => self.foreign("sockets that were not asked for"),
+            Answer::Latency(_) => self.foreign("latencies that were not asked for"),
             Answer::Changes(_) => self.foreign("changes that were not asked for"),
         }
     }

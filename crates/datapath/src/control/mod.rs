@@ -16,6 +16,9 @@
 //! {"version":1,"request":{"sockets":{"most":100}}}
 //! {"version":1,"answer":{"sockets":[{"napi":3,"queue":0,"sockets":[{"transport":"tcp","state":"listen",...}],"more":0}]}}
 //!
+//! {"version":1,"request":{"latency":{"watch_ns":2000000000}}}
+//! {"version":1,"answer":{"latency":[{"napi":3,"queue":0,"requests":812,"answered":[[20479,3],[20991,7]]}]}}
+//!
 //! {"version":1,"request":{"set":{"napis":[3],"gro_flush_timeout_ns":50000}}}
 //! {"version":1,"answer":{"changes":[{"napi":3,"setting":"gro-flush-timeout","before":"20us","after":"50us"}]}}
 //!
@@ -36,6 +39,7 @@
 mod change;
 mod client;
 mod cpu;
+mod latency;
 mod place;
 mod protocol;
 mod server;
@@ -49,6 +53,7 @@ use std::path::PathBuf;
 
 pub use client::{Client, Unreachable, find, find_in};
 pub use cpu::ContextCpu;
+pub use latency::{LONGEST_WATCH, Latencies, LatencyPage};
 pub use place::{DIRECTORY_VARIABLE, Lent, lend, own_directory};
 pub use protocol::{Answer, Change, Refusal, RefusalKind, Reply, Request, SettingChange, VERSION, Wanted};
 pub use server::{MAX_CLIENTS, Server};

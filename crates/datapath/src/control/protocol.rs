@@ -3,6 +3,7 @@
 use abey_delivery::{Nanos, NapiSettings, PollContext};
 use serde::{Deserialize, Serialize};
 
+use super::latency::LatencyPage;
 use super::settings::{Settings, Threaded};
 use super::sockets::SocketPage;
 use super::status::Status;
@@ -32,6 +33,15 @@ pub enum Wanted {
         /// How many.
         most: usize,
     },
+    /// How long requests take: from the arrival of data on a socket to the program's next write on it, connections that the
+    /// program opened left out. It is measured from the first question on, and for `watch_ns` after the last
+    /// ([`LONGEST_WATCH`](super::LONGEST_WATCH) if it is more than that). Seen from this end: when a frame came to a queue
+    /// that was not being looked at is drawn from the time since the last look, and neither the wire nor what it takes to
+    /// wake a thread are in it.
+    Latency {
+        /// For how long after this question, in nanoseconds.
+        watch_ns: u64,
+    },
     /// Other settings.
     Set(Change),
 }
@@ -53,6 +63,8 @@ pub enum Answer {
     Status(Box<Status>),
     /// To [`Wanted::Sockets`], a page for each shard.
     Sockets(Vec<SocketPage>),
+    /// To [`Wanted::Latency`], a page for each shard.
+    Latency(Vec<LatencyPage>),
     /// To [`Wanted::Set`]: what was changed, read back; in a dry run, what would be.
     Changes(Vec<SettingChange>),
     /// What was asked for was not done, and nothing was changed.

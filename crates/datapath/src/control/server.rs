@@ -238,6 +238,7 @@ fn answer(shared: &Shared, line: &[u8]) -> Answer {
         _ if shared.is_over() => Err(Refusal::new(RefusalKind::Gone, "the datapath has just ended")),
         Wanted::Status => Ok(Answer::Status(Box::new(shared.status()))),
         Wanted::Sockets { most } => Ok(Answer::Sockets(shared.sockets(most))),
+        Wanted::Latency { watch_ns } => Ok(Answer::Latency(shared.latencies(watch_ns))),
         Wanted::Set(change) => shared.change(&change).map(Answer::Changes),
     });
     answered.unwrap_or_else(Answer::Refused)

@@ -43,6 +43,7 @@ impl Core {
             Ok(false) => {}
             Ok(true) => {
                 self.counters.interrupts += 1;
+                self.note_frame_came();
                 let now = self.now();
                 let actions = self.napi.act(Call::Interrupt(now));
                 self.carry_out(actions);

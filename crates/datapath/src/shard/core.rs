@@ -12,6 +12,7 @@ use abey_tcpip::{SocketId, Stack};
 use slotmap::SecondaryMap;
 
 use super::burst::Burst;
+use super::latency::Latencies;
 use super::transmit::Transmit;
 use super::watch::Watches;
 use crate::clock::{Clock, ReadOnce, stack_time};
@@ -88,6 +89,8 @@ pub(crate) struct Core {
     pub(super) watches: SecondaryMap<SocketId, Watches>,
     /// Sockets with [`Watches::wants_room`].
     pub(super) room: Vec<SocketId>,
+    /// While somebody asks.
+    pub(super) latency: Option<Box<Latencies>>,
     /// The NIC was used, which may have cost system calls.
     pub(super) nic_used: bool,
     /// What the NIC had counted when its system calls were last looked at.
@@ -133,6 +136,7 @@ impl Core {
             kernel: None,
             watches: SecondaryMap::new(),
             room: Vec::new(),
+            latency: None,
             nic_used: false,
             nic_calls: 0,
             link_was_up,
@@ -209,6 +213,7 @@ impl Core {
                 Err(error) => self.fail(&error),
             }
         }
+        self.note_polled(now, work, budget);
         self.count_poll(work, by);
         self.handle_stack_timeout(now);
         self.flush();

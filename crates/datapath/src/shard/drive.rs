@@ -82,6 +82,9 @@ impl Shard {
             }
             // What woke it from a deferral is no interrupt: the timer looks, if its time has come.
             let overslept = std::mem::take(&mut core.oversleeps);
+            if overslept {
+                core.note_overslept();
+            }
             if interrupted && !(overslept && core.napi.get().is_masked()) {
                 core.take_interrupt();
             }

@@ -19,6 +19,7 @@ impl Core {
     pub(super) fn post_events(&mut self) {
         let mut calls = 0;
         while let Some(event) = self.stack.poll_event() {
+            self.note_event(event.socket, event.edges);
             if let Some(watches) = self.watches.get_mut(event.socket) {
                 calls += watches.post(event.edges);
             }

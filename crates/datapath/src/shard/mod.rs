@@ -9,6 +9,7 @@ mod carry;
 mod core;
 mod drive;
 mod events;
+mod latency;
 mod line;
 mod serve;
 mod transmit;

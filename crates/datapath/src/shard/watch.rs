@@ -24,6 +24,8 @@ pub(crate) struct Watches {
     turn: usize,
     /// Somebody found it not writable and wants to know when it is. The stack tells only those whose write it refused.
     pub(super) wants_room: bool,
+    /// This end opened the connection, so that data on it is an answer and no request.
+    pub(super) outgoing: bool,
 }
 
 impl Watches {

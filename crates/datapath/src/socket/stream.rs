@@ -188,6 +188,7 @@ impl TcpStream {
         remote: SocketAddr,
     ) -> Self {
         let mut handle = Handle::new(runtime, vec![Part { shard: shard.clone(), socket }]);
+        shard.with(|core| core.note_outgoing(socket));
         handle.lease = lease.map(|mut lease| {
             if let Some(local) = local {
                 lease.set_users(Users::Flow { shard: Arc::downgrade(shard), local, remote });
@@ -259,7 +260,7 @@ impl TcpStream {
     /// # Errors
     /// [`Error::is_would_block`] if the stream is non-blocking and there is no room; what happened to the connection.
     pub fn write(&self, bytes: &[u8]) -> Result<usize, Error> {
-        self.0.when(Readiness::WRITABLE, |_, core, socket| core.stack.write(socket, bytes))
+        self.0.when(Readiness::WRITABLE, |_, core, socket| write(core, socket, bytes))
     }
 
     /// As [`Self::read`], without waiting, whatever [`Self::set_nonblocking`] says (MSG_DONTWAIT).
@@ -283,7 +284,7 @@ impl TcpStream {
     /// # Errors
     /// As [`Self::write`] of a stream that is non-blocking.
     pub fn try_write(&self, bytes: &[u8]) -> Result<usize, Error> {
-        self.0.now(|core, socket| core.stack.write(socket, bytes))
+        self.0.now(|core, socket| write(core, socket, bytes))
     }
 
     /// How many bytes are there to read (FIONREAD).
@@ -449,6 +450,12 @@ impl TcpStream {
     pub fn set_send_buffer(&self, bytes: usize) -> Result<(), Error> {
         self.0.now(|core, socket| core.stack.set_send_buffer(socket, bytes))
     }
+}
+
+fn write(core: &mut Core, socket: SocketId, bytes: &[u8]) -> Result<usize, IoError> {
+    let written = core.stack.write(socket, bytes)?;
+    core.note_answer(socket);
+    Ok(written)
 }
 
 /// A connection that is still being made has nothing to read *yet*.

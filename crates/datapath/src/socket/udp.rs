@@ -112,7 +112,7 @@ impl UdpSocket {
     /// # Errors
     /// As [`Self::send_to`], or an address that is not the runtime's.
     pub fn send_from(&self, payload: &[u8], peer: Option<SocketAddr>, from: Option<IpAddr>) -> Result<usize, Error> {
-        self.0.when(Readiness::WRITABLE, |_, core, socket| core.stack.send_from(socket, payload, peer, from))
+        self.0.when(Readiness::WRITABLE, |_, core, socket| send(core, socket, (payload, peer, from)))
     }
 
     /// As [`Self::send_from`], without waiting.
@@ -125,7 +125,7 @@ impl UdpSocket {
         peer: Option<SocketAddr>,
         from: Option<IpAddr>,
     ) -> Result<usize, Error> {
-        self.0.at_once(|_, core, socket| core.stack.send_from(socket, payload, peer, from))
+        self.0.at_once(|_, core, socket| send(core, socket, (payload, peer, from)))
     }
 
     /// Receives one datagram: how many of its bytes were copied (the rest is lost), from whom, and to which own address.
@@ -263,4 +263,13 @@ impl Source for UdpSocket {
     fn parts(&self) -> Parts<'_> {
         Parts { runtime: &self.0.runtime, parts: &self.0.parts, listens: false }
     }
+}
+
+/// A datagram, to whom, and from which own address.
+type Outgoing<'a> = (&'a [u8], Option<SocketAddr>, Option<IpAddr>);
+
+fn send(core: &mut Core, socket: SocketId, (payload, peer, from): Outgoing<'_>) -> Result<usize, IoError> {
+    let sent = core.stack.send_from(socket, payload, peer, from)?;
+    core.note_answer(socket);
+    Ok(sent)
 }
