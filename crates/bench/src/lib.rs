@@ -28,6 +28,7 @@ pub mod report;
 pub mod row;
 mod server;
 pub mod stats;
+pub mod steps;
 pub mod table;
 
 pub use app::App;

@@ -57,7 +57,7 @@ impl Memory {
         command.args(["serve", "kv", "--nic", nic, "--mode", &mode.to_string(), "--cpu", &cpu, "--napi-cpu", &cpu]);
         let shown = format!("abey serve kv --nic {nic} --mode {mode}");
         let listens = |server: &Server, _: &_| Ok(server.output().contains("listening on "));
-        Served::start(command, shown, conditions, listens)
+        Served::start(command, shown, conditions, listens, |_, _| Ok(()))
     }
 
     fn at_each_load(

@@ -6,6 +6,7 @@ pub mod network;
 mod preloaded;
 mod proof;
 mod served;
+mod steps;
 
 pub use bed::Memory;
 pub use network::Datapath;

@@ -36,11 +36,11 @@ pub enum Wire {
 
 /// An installed program whose sockets are the datapath's.
 pub struct Preloaded {
-    wire: Wire,
-    app: App,
+    pub(super) wire: Wire,
+    pub(super) app: App,
     library: PathBuf,
-    cpu_time: CpuTime,
-    setup: BedSetup,
+    pub(super) cpu_time: CpuTime,
+    pub(super) setup: BedSetup,
 }
 
 impl Preloaded {
@@ -67,7 +67,14 @@ impl Preloaded {
         Ok(Self { cpu_time: CpuTime::of_cpu(cpus.server)?, wire, app, library, setup })
     }
 
-    fn start(&self, nic: &str, mode: Mode, conditions: &Conditions) -> Result<Served, BenchError> {
+    /// `reached` is told the process, and the directory of its control socket, as long as that is there.
+    pub(super) fn start(
+        &self,
+        nic: &str,
+        mode: Mode,
+        conditions: &Conditions,
+        reached: impl FnOnce(u32, &Path) -> Result<(), BenchError>,
+    ) -> Result<Served, BenchError> {
         let cpu = self.wire.cpus().server as usize;
         let target = self.target();
         let mut command = self.app.command(target);
@@ -93,10 +100,17 @@ impl Preloaded {
             LibraryConfig { mode: Some(mode), datapath: Some(datapath), strict: true, ..LibraryConfig::default() };
         let shown = format!("{} over {nic} under {mode}", shown(&command));
         library::equip(&mut command, Some((&self.library, &config)), None);
-        Served::start(command, shown, conditions, |_, control| listens(control))
+        Served::start(command, shown, conditions, |_, control| listens(control), reached)
     }
 
-    fn target(&self) -> SocketAddr {
+    /// A name that no other NIC has.
+    pub(super) fn next_nic() -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        format!("memory:abey-bench-both-{}-{count}", std::process::id())
+    }
+
+    pub(super) fn target(&self) -> SocketAddr {
         match &self.wire {
             Wire::Veth(..) => TestBed::address(self.app.port()),
             Wire::Memory(_) => SocketAddr::new(SERVER, self.app.port()),
@@ -120,7 +134,7 @@ impl Preloaded {
 }
 
 impl Wire {
-    fn cpus(&self) -> Cpus {
+    pub(super) fn cpus(&self) -> Cpus {
         match self {
             Self::Veth(bed, _) => bed.cpus,
             Self::Memory(cpus) => *cpus,
@@ -156,12 +170,12 @@ impl Bed for Preloaded {
     }
 
     fn measure(&self, mode: Mode, loads: &[Load], seed: u64, conditions: &Conditions) -> Result<Vec<Run>, BenchError> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let loads = (loads, seed);
         // The server ends with the thread that starts it, so that is this one; the load gets one that it can pin.
         match &self.wire {
             Wire::Veth(bed, client) => {
-                let served = (self.start(&format!("af_xdp:{}", bed.device.name), mode, conditions)?, mode);
+                let served =
+                    (self.start(&format!("af_xdp:{}", bed.device.name), mode, conditions, |_, _| Ok(()))?, mode);
                 match client {
                     ClientKind::Kernel => {
                         bed.client.run(|| self.at_each_load(|| Ok(Kernel), served, loads, conditions))?
@@ -172,9 +186,8 @@ impl Bed for Preloaded {
                 }
             }
             Wire::Memory(cpus) => {
-                let count = COUNT.fetch_add(1, Ordering::Relaxed);
-                let nic = format!("memory:abey-bench-both-{}-{count}", std::process::id());
-                let served = (self.start(&nic, mode, conditions)?, mode);
+                let nic = Self::next_nic();
+                let served = (self.start(&nic, mode, conditions, |_, _| Ok(()))?, mode);
                 let network = || over_memory(&nic, CLIENT, cpus.client);
                 let load = || self.at_each_load(network, served, loads, conditions);
                 std::thread::scope(|scope| {

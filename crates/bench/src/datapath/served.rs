@@ -24,12 +24,14 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Starts a server, and reaches its datapath as soon as the server is `ready`.
+    /// Starts a server, and reaches its datapath as soon as the server is `ready`. Others that are to reach it do so in
+    /// `reached`: afterwards its socket has no name.
     pub(super) fn start(
         mut command: Command,
         shown: String,
         conditions: &Conditions,
         ready: impl FnMut(&Server, &Path) -> Result<bool, BenchError>,
+        reached: impl FnOnce(u32, &Path) -> Result<(), BenchError>,
     ) -> Result<Self, BenchError> {
         let io = |action| move |source| BenchError::Io { action, source };
         // For as long as it takes to connect: then not even a bench that is killed leaves a file behind.
@@ -39,8 +41,9 @@ impl Served {
         let server = Server::start(command, shown, &conditions.stop, |server| ready(server, control.path()))?;
         let found = find_in(control.path())?.into_iter().next();
         let client = found.ok_or_else(|| server.failed("has no datapath".to_owned()))?;
-        let control = client.map_err(|unreachable| unreachable.error)?;
-        Ok(Self { server, control })
+        let client = client.map_err(|unreachable| unreachable.error)?;
+        reached(server.pid(), control.path())?;
+        Ok(Self { server, control: client })
     }
 
     /// Measures it from the calling thread, which is where the load belongs.

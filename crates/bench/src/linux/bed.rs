@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abey_delivery::Mode;
-use abey_linux::apply::{Place, Plan, Target};
+use abey_linux::apply::{Applied, Place, Plan, Target};
 use abey_linux::counters::{Count, CountError, Work, WorkCounter};
 use abey_linux::cpu::{CpuList, Usage, set_thread_affinity};
 use abey_linux::epoll;
@@ -30,11 +30,11 @@ use crate::{App, BedSetup, BenchError, ClientKind, Figure, Figures, Load, Run, T
 
 /// The kernel's modes: an unmodified server behind a veth pair.
 pub struct Linux {
-    bed: Arc<TestBed>,
-    app: App,
+    pub(super) bed: Arc<TestBed>,
+    pub(super) app: App,
     library: PathBuf,
     client: ClientKind,
-    cpu_time: CpuTime,
+    pub(super) cpu_time: CpuTime,
     able: NapiCapabilities,
     setup: BedSetup,
 }
@@ -82,13 +82,7 @@ impl Bed for Linux {
 
     /// Under the mode's settings, which are put back.
     fn measure(&self, mode: Mode, loads: &[Load], seed: u64, conditions: &Conditions) -> Result<Vec<Run>, BenchError> {
-        let refused = |source| BenchError::Apply { mode, source };
-        self.bed.check_is_the_kernels()?;
-        let mut place = Place::open(&self.bed.server)?;
-        let wanted = NapiChange::to(&mode.settings().napi);
-        let plan = Plan::new(&mut place, &self.bed.device, &Target::Device, &wanted, self.able).map_err(refused)?;
-        // No journal: the namespace and everything set in it vanish with this process.
-        let applied = plan.apply(place, None).map_err(refused)?;
+        let applied = self.apply(mode)?;
         let kthreads = self.pin_napi_threads()?;
         let mut server = self.start(mode, conditions)?;
         // The load's sockets and threads inherit namespace and CPU of the thread that makes them.
@@ -113,8 +107,19 @@ impl Bed for Linux {
 }
 
 impl Linux {
+    /// Gives the device the mode's settings.
+    pub(super) fn apply(&self, mode: Mode) -> Result<Applied, BenchError> {
+        let refused = |source| BenchError::Apply { mode, source };
+        self.bed.check_is_the_kernels()?;
+        let mut place = Place::open(&self.bed.server)?;
+        let wanted = NapiChange::to(&mode.settings().napi);
+        let plan = Plan::new(&mut place, &self.bed.device, &Target::Device, &wanted, self.able).map_err(refused)?;
+        // No journal: the namespace and everything set in it vanish with this process.
+        plan.apply(place, None).map_err(refused)
+    }
+
     /// The threads of threaded NAPI belong to the server's side of the comparison.
-    fn pin_napi_threads(&self) -> Result<Vec<u32>, BenchError> {
+    pub(super) fn pin_napi_threads(&self) -> Result<Vec<u32>, BenchError> {
         let threads: Vec<u32> = self.bed.napis()?.iter().filter_map(|napi| napi.thread).collect();
         for thread in &threads {
             set_thread_affinity(*thread, &self.bed.cpus.of_server())?;
@@ -123,7 +128,7 @@ impl Linux {
     }
 
     /// Starts the server on its CPU, in its namespace, with the library where the mode needs it.
-    fn start(&self, mode: Mode, conditions: &Conditions) -> Result<Server, BenchError> {
+    pub(super) fn start(&self, mode: Mode, conditions: &Conditions) -> Result<Server, BenchError> {
         let mut command = self.app.command(self.target());
         let shown = shown(&command);
         command.in_netns(&self.bed.server).on_cpus(&[self.bed.cpus.server as usize]);
@@ -133,7 +138,7 @@ impl Linux {
         Server::start(command, shown, &conditions.stop, |_| Ok(self.bed.server.run(connects)?))
     }
 
-    fn target(&self) -> SocketAddr {
+    pub(super) fn target(&self) -> SocketAddr {
         TestBed::address(self.app.port())
     }
 

@@ -2,5 +2,6 @@
 
 mod bed;
 mod proof;
+mod steps;
 
 pub use bed::Linux;
