@@ -54,6 +54,18 @@ impl Datapaths {
         })
     }
 
+    /// The one that is meant. Both ends of a shared-memory NIC have its name.
+    pub(crate) fn only(mut self) -> Result<Datapath, Failure> {
+        let Some(last) = self.reached.pop() else { return Err(Failure::usage("no datapath runs")) };
+        if self.reached.is_empty() {
+            return Ok(last);
+        }
+        self.reached.push(last);
+        let each = |one: &Datapath| format!("{} of {} (pid {})", one.status.nic, one.status.program, one.client.pid());
+        let all: Vec<String> = self.reached.iter().map(each).collect();
+        Err(Failure::usage(format!("several datapaths are meant: {}; say which with DEV and --pid", all.join(", "))))
+    }
+
     /// Leaves out the others. What could not be asked has no NIC that we know.
     pub(crate) fn keep(&mut self, nic: Option<&str>, pid: Option<u32>) {
         let is_wanted = |one: &Datapath| {

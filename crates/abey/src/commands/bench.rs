@@ -2,6 +2,7 @@
 
 mod parts;
 mod program;
+mod steps;
 
 use std::fs;
 use std::io::IsTerminal;
@@ -44,8 +45,8 @@ pub(crate) struct Args {
     /// also max; with --world both 1k,50k,max]
     #[arg(long, value_name = "LOAD,..", value_delimiter = ',')]
     loads: Vec<Load>,
-    /// Runs of each mode at each load
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..))]
+    /// Runs of each mode at each load, at least 3; with --steps over all of them, at least 1
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     reps: u32,
     /// How long one run is measured
     #[arg(long, value_name = "TIME", default_value = "1s")]
@@ -76,6 +77,8 @@ pub(crate) struct Args {
     /// With --world both: the same program over a shared-memory NIC as well, from a datapath client, as world `memory`
     #[arg(long)]
     with_memory: bool,
+    #[command(flatten)]
+    steps: steps::StepArgs,
     /// The seed of the order and of the arrivals [default: drawn, and printed]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -125,13 +128,11 @@ enum CompareChoice {
 
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     check_numbers(&args)?;
-    let plan = parts::Plan::new(&args)?;
+    let is_steps = !args.steps.steps.is_empty();
+    let plan = (!is_steps).then(|| parts::Plan::new(&args)).transpose()?;
     check_writable(&args.out)?;
     let (stop, stopped_by) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     catch_signals(&stop, &stopped_by)?;
-    let mut notes = Vec::new();
-    let plan_facts = plan.facts();
-    let parts = plan.parts(&mut notes)?;
     let conditions = Conditions {
         repetitions: args.reps,
         duration: args.duration.into(),
@@ -140,6 +141,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         seed: args.seed.unwrap_or_else(rand::random),
         stop,
     };
+    let Some(plan) = plan else { return steps::run(&args, &conditions) };
+    let mut notes = Vec::new();
+    let plan_facts = plan.facts();
+    let parts = plan.parts(&mut notes)?;
     eprintln!("abey: seed {}", conditions.seed);
     let bar = progress_bar();
     let measured = measure(&parts, &conditions, &mut |Progress { world, mode, done, all }| {
@@ -190,6 +195,12 @@ fn catch_signals(stop: &Arc<AtomicBool>, stopped_by: &Arc<AtomicUsize>) -> Resul
 fn check_numbers(args: &Args) -> Result<(), Failure> {
     if args.duration < Nanos::from_millis(100) {
         return Err(Failure::usage(format!("--duration {} is too short: measure at least 100ms", args.duration)));
+    }
+    if args.reps < 3 && args.steps.steps.is_empty() {
+        return Err(Failure::usage(format!(
+            "--reps {} is too few for a median and a spread: it begins at 3",
+            args.reps
+        )));
     }
     if args.warmup < Nanos::from_millis(50) {
         return Err(Failure::usage(format!(

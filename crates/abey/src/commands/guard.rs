@@ -10,11 +10,14 @@ use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use abey_datapath::control::Change;
 use abey_linux::apply::restore_abandoned;
-use abey_linux::process;
+use abey_linux::process::{self, EpollNote};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, setsid};
 
+use crate::commands::tune::put_back;
+use crate::datapath_world::Datapaths;
 use crate::failure::Failure;
 
 /// Wait for an `abey run` to end, and clean up after it if it was killed
@@ -28,6 +31,8 @@ pub(crate) struct Args {
 }
 
 const LOOK_AFTER: &str = "look after ";
+const EPOLLS: &str = "epolls ";
+const DATAPATH: &str = "datapath ";
 const DONE: &str = "done";
 
 /// How long the program may take to end before it is killed.
@@ -66,6 +71,18 @@ impl Guard {
         let names: Vec<String> = members.map(|member| member.to_string()).collect();
         // A guard that is gone leaves the journal, which `abey set --restore` reads.
         let _ = writeln!(self.pipe, "{LOOK_AFTER}{}", names.join(" "));
+    }
+
+    /// Names the epoll instances whose parameters go back, if this process is killed: all there are.
+    pub(crate) fn put_back_epolls(&mut self, notes: &BTreeSet<EpollNote>) {
+        let notes: Vec<String> = notes.iter().map(EpollNote::to_string).collect();
+        let _ = writeln!(self.pipe, "{EPOLLS}{}", notes.join(" "));
+    }
+
+    /// Says what leads back in the datapath of a process, if this one is killed.
+    pub(crate) fn put_back_datapath(&mut self, pid: u32, back: &[Change]) {
+        let back = serde_json::to_string(&(pid, back)).expect("changes are JSON");
+        let _ = writeln!(self.pipe, "{DATAPATH}{back}");
     }
 
     /// There is nothing left to clean up.
@@ -122,12 +139,18 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     // A session of its own: a terminal that hangs up, or a kill of the whole group, does not reach the guard.
     let _ = setsid();
     let mut members = Vec::new();
+    let mut epolls: Vec<EpollNote> = Vec::new();
+    let mut datapath: Option<(u32, Vec<Change>)> = None;
     for line in BufReader::new(io::stdin()).lines().map_while(Result::ok) {
         if line == DONE {
             return Ok(ExitCode::SUCCESS);
         }
         if let Some(names) = line.strip_prefix(LOOK_AFTER) {
             members = names.split(' ').filter_map(|name| name.parse().ok()).collect();
+        } else if let Some(notes) = line.strip_prefix(EPOLLS) {
+            epolls = notes.split(' ').filter_map(|note| note.parse().ok()).collect();
+        } else if let Some(back) = line.strip_prefix(DATAPATH) {
+            datapath = serde_json::from_str(back).ok();
         } else if let Ok(pid) = line.parse() {
             // It announced itself (`CommandPlace::announces_itself`).
             members.extend(Member::of(pid));
@@ -140,8 +163,20 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         std::thread::sleep(Duration::from_millis(1));
     }
     end(&members);
+    // As much as possible: what cannot be put back is no reason to leave the rest.
+    let epolls = epolls.iter().map(EpollNote::put_back).fold(Ok(()), |all, one| all.and(one));
+    let datapath = datapath.map_or(Ok(()), |(pid, back)| put_back_datapath(pid, &back));
     restore_abandoned(&args.journals)?;
+    epolls.map_err(Failure::check)?;
+    datapath?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Puts a datapath back, unless it has ended.
+fn put_back_datapath(pid: u32, back: &[Change]) -> Result<(), Failure> {
+    let mut all = Datapaths::all()?;
+    all.keep(None, Some(pid));
+    all.reached.iter().try_for_each(|one| put_back(&one.client, back))
 }
 
 /// Ends a program that lost its `abey run`: asks first, as `abey run` would have (the first processes, and then those that

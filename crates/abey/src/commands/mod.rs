@@ -14,6 +14,7 @@ mod set;
 mod sim;
 mod status;
 mod top;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,7 @@ pub(crate) enum Command {
     Sim(sim::Args),
     Status(status::Args),
     Top(top::Args),
+    Tune(tune::Args),
 }
 
 impl Command {
@@ -58,6 +60,7 @@ impl Command {
             Self::Sim(args) => sim::run(args),
             Self::Status(args) => status::run(args),
             Self::Top(args) => top::run(args),
+            Self::Tune(args) => tune::run(args),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `abey run`: an unmodified program under a delivery mode.
 
+mod auto;
 mod broker;
 mod datapath;
 
@@ -24,17 +25,21 @@ use abey_linux::{epoll, process};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 use crate::commands::guard::Guard;
+use crate::commands::tune::Subject;
 use crate::failure::Failure;
 use crate::linux_world::{Namespace, Wanted, World};
 use crate::program::{find_program, why_not_preloaded};
 use crate::supervise::{Signals, Supervised, Watch};
 
+use auto::{Auto, AutoArgs, ModeChoice};
+
 /// Run an unmodified program under a delivery mode, and put every setting back when it ends
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The mode: base, deferX, napibusy, fullbusy, suspendX, threaded, threaded-busy or sockbusyX, X in microseconds
+    /// The mode: base, deferX, napibusy, fullbusy, suspendX, threaded, threaded-busy or sockbusyX, X in microseconds; or
+    /// auto, which follows the load within a --goal
     #[arg(long, value_name = "MODE", required_unless_present = "settings")]
-    mode: Option<Mode>,
+    mode: Option<ModeChoice>,
     /// A settings file in place of a mode, as `abey plan --output` writes it
     #[arg(long, value_name = "FILE", conflicts_with = "mode")]
     settings: Option<PathBuf>,
@@ -60,6 +65,8 @@ pub(crate) struct Args {
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
+    auto: AutoArgs,
+    #[command(flatten)]
     world: World,
     #[command(flatten)]
     nic: datapath::NicChoice,
@@ -80,6 +87,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     args.world.only_linux()?;
     args.nic.refuse()?;
     let program = find_program(&args.command[0])?;
+    let mut auto = args.auto.wanted(args.mode, false)?;
     let wanted = wanted(&args)?;
     check_epoll(wanted.settings.epoll)?;
     let library = library_for(&args, &wanted)?;
@@ -105,8 +113,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let signals = Signals::catch().map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
     let mut guard = Guard::start(&args.journals)
         .map_err(|error| Failure::lacks(format!("cannot start the guard process: {error}")))?;
-    let outcome = run.program(&program, library, &named, signals, &mut guard);
-    let restored = run.restore();
+    let outcome = run.program(&program, library, (&named, &mut auto), signals, &mut guard);
+    let restored = auto.map_or(Ok(()), Auto::finish).and(run.restore());
     guard.dismiss();
     let code = outcome?;
     restored?;
@@ -147,42 +155,82 @@ impl Run<'_> {
         &mut self,
         program: &Path,
         library: Option<(PathBuf, LibraryConfig)>,
-        named: &[Device],
+        (named, auto): (&[Device], &mut Option<Auto<'_>>),
         signals: Signals,
         guard: &mut Guard,
     ) -> Result<u8, Failure> {
-        for device in named {
+        // The tuner changes nothing until there is a server to tune for.
+        for device in named.iter().filter(|_| auto.is_none()) {
             self.apply(device)?;
         }
         let mut command = command_of(self.args, program, &self.netns)?;
         let library = library.as_ref().map(|(path, config)| (path.as_path(), config));
         library::equip(&mut command, library, std::env::var_os("LD_PRELOAD").as_deref());
         let mut supervised = start_guarded(command, program, signals, guard)?;
-        let mut search = named.is_empty().then(|| Search { since: Instant::now(), loopback_since: None });
+        let searches = named.is_empty() || auto.is_some();
+        let mut search = searches.then(|| Search { since: Instant::now(), loopback_since: None });
         let mut failure = None;
-        let code = supervised.wait(guard, |members| {
-            let Some(looking) = &mut search else { return Watch::Signals };
-            match looking.look(self, members) {
-                Ok(false) => return Watch::After(Duration::from_millis(20)),
-                Ok(true) => search = None,
-                Err(error) if self.args.strict => {
-                    failure = Some(error);
-                    return Watch::Stop;
-                }
-                Err(error) => {
-                    eprintln!("abey: {} is not active: {error}", self.wanted.name);
-                    search = None;
-                }
+        let code = supervised.wait(guard, |members| match self.look(&mut search, (named, auto), members) {
+            Ok(watch) => watch,
+            Err(error) if self.args.strict => {
+                failure = Some(error);
+                Watch::Stop
             }
-            Watch::Signals
+            Err(error) => {
+                eprintln!("abey: {} is not active: {error}", self.wanted.name);
+                (search, failure) = (None, None);
+                auto.take().map_or(Watch::Signals, |auto| {
+                    if let Err(error) = auto.finish() {
+                        eprintln!("abey: {error}");
+                    }
+                    Watch::Signals
+                })
+            }
         });
         failure.map_or(Ok(code), Err)
     }
 
+    /// Looks for the device until the program listens; from then on the tuner is at work, if there is one.
+    fn look(
+        &mut self,
+        search: &mut Option<Search>,
+        (named, auto): (&[Device], &mut Option<Auto<'_>>),
+        members: &[u32],
+    ) -> Result<Watch, Failure> {
+        let Some(looking) = search else {
+            return auto.as_mut().map_or(Ok(Watch::Signals), |auto| auto.look(members));
+        };
+        let Some(listening) = looking.look(members)? else { return Ok(Watch::After(Duration::from_millis(20))) };
+        *search = None;
+        let devices = if named.is_empty() { devices_of(self, &listening)? } else { named.to_vec() };
+        let Some(auto) = auto else {
+            devices.iter().try_for_each(|device| self.apply(device))?;
+            return Ok(Watch::Signals);
+        };
+        for device in devices {
+            auto.engage_kernel(self.subject(device, members)?, &self.args.namespace)?;
+        }
+        auto.look(members)
+    }
+
+    fn subject(&self, device: Device, members: &[u32]) -> Result<Subject, Failure> {
+        Ok(Subject {
+            netns: self.args.namespace.open()?,
+            device,
+            target: self.target(),
+            server: members.to_vec(),
+            cpus: None,
+            journals: self.args.journals.clone(),
+        })
+    }
+
+    fn target(&self) -> Target {
+        if self.args.queues.is_empty() { Target::Device } else { Target::Queues(self.args.queues.clone()) }
+    }
+
     fn apply(&mut self, device: &Device) -> Result<(), Failure> {
         let mut place = Place::open(&self.netns)?;
-        let target =
-            if self.args.queues.is_empty() { Target::Device } else { Target::Queues(self.args.queues.clone()) };
+        let target = self.target();
         let able = napi_capabilities(place.netlink())?;
         let wanted = NapiChange::to(&self.wanted.settings.napi);
         let plan = Plan::new(&mut place, device, &target, &wanted, able)?;
@@ -257,8 +305,8 @@ impl Search {
     /// port for their administration first.
     const LOOPBACK_PATIENCE: Duration = Duration::from_secs(1);
 
-    /// Applies the mode once the program listens; whether it does.
-    fn look(&mut self, run: &mut Run<'_>, members: &[u32]) -> Result<bool, Failure> {
+    /// Where the program listens, once it does.
+    fn look(&mut self, members: &[u32]) -> Result<Option<Vec<SocketAddr>>, Failure> {
         let mut listening: Vec<SocketAddr> = members
             .iter()
             .filter_map(|pid| process::inspect(*pid).ok())
@@ -273,18 +321,15 @@ impl Search {
                     Self::PATIENCE.as_secs()
                 )));
             }
-            return Ok(false);
+            return Ok(None);
         }
         if listening.iter().all(|address| address.ip().is_loopback()) {
             let since = *self.loopback_since.get_or_insert_with(Instant::now);
             if since.elapsed() < Self::LOOPBACK_PATIENCE {
-                return Ok(false);
+                return Ok(None);
             }
         }
-        for device in devices_of(run, &listening)? {
-            run.apply(&device)?;
-        }
-        Ok(true)
+        Ok(Some(listening))
     }
 }
 
@@ -330,7 +375,14 @@ fn canonical(address: IpAddr) -> IpAddr {
 
 fn wanted(args: &Args) -> Result<Wanted, Failure> {
     let mut wanted = match (args.mode, &args.settings) {
-        (Some(mode), _) => Wanted::mode(mode)?,
+        (Some(ModeChoice::Mode(mode)), _) => Wanted::mode(mode)?,
+        // It needs nothing of the program when it starts: what it changes there it changes while the program runs.
+        (Some(ModeChoice::Auto), _) => {
+            if args.budget.is_some() {
+                return Err(Failure::usage("--budget is a mode's, and auto chooses among several: leave it out"));
+            }
+            Wanted { name: "auto".to_owned(), ..Wanted::mode(Mode::Base)? }
+        }
         (None, Some(file)) => Wanted::file(file)?,
         (None, None) => return Err(Failure::usage("say which settings: give --mode or --settings")),
     };

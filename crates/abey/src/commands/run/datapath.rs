@@ -8,12 +8,14 @@ use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
+use abey_delivery::Mode;
 use abey_linux::apply::Place;
 use abey_linux::device::{device_named, prefixes};
 use abey_linux::library::{self, DatapathConfig, LibraryConfig};
 use abey_linux::netns::NetNs;
 use abey_nic::{MemoryEnd, NicName, Options};
 
+use super::auto::ModeChoice;
 use super::broker::{Broker, Terms};
 use super::{Args, command_of, start_guarded};
 use crate::commands::guard::Guard;
@@ -95,6 +97,7 @@ impl NicChoice {
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let mut auto = args.auto.wanted(args.mode, true)?;
     let program = find_program(&args.command[0])?;
     let (nic, mut config) = library_config(args)?;
     if let Some(why) = why_not_preloaded(&program) {
@@ -119,7 +122,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut guard = Guard::start(&args.journals)
         .map_err(|error| Failure::lacks(format!("cannot start the guard process: {error}")))?;
     let mut supervised = start_guarded(command, &program, signals, &mut guard)?;
-    let code = supervised.wait(&mut guard, |_| Watch::Signals);
+    let code = supervised.wait(&mut guard, |members| {
+        let Some(tuner) = &mut auto else { return Watch::Signals };
+        tuner.look_at_datapaths(members).unwrap_or_else(|error| {
+            eprintln!("abey: auto is not active: {error}");
+            auto = None;
+            Watch::Signals
+        })
+    });
     guard.dismiss();
     match broker.and_then(|broker| broker.failure()) {
         Some(why) => Err(Failure::lacks(format!("{why}; the program was ended, as --strict asks"))),
@@ -145,7 +155,13 @@ fn library_config(args: &Args) -> Result<(NicName, LibraryConfig), Failure> {
     let Some(nic) = &args.nic.nic else {
         return Err(Failure::usage("--world datapath needs a NIC: give --nic memory:NAME, tap:DEV or af_xdp:DEV"));
     };
-    let Some(mode) = args.mode else {
+    let mode = match args.mode {
+        Some(ModeChoice::Mode(mode)) => Some(mode),
+        // The tuner takes it from there.
+        Some(ModeChoice::Auto) => Some(Mode::Base),
+        None => None,
+    };
+    let Some(mode) = mode else {
         return Err(Failure::usage("--world datapath takes a mode by its name: give --mode, such as suspend20"));
     };
     let of_the_kernel = [

@@ -28,7 +28,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.namespace.is_given() {
         return Err(Failure::usage("a datapath is in no network namespace of the kernel's: leave --netns out"));
     }
-    let Datapath { client, status } = one(Datapaths::matching(args.device.as_deref(), args.pid)?)?;
+    let Datapath { client, status } = Datapaths::matching(args.device.as_deref(), args.pid)?.only()?;
     change.napis = napis(args, &status)?;
     let changes = client.set(change.clone())?;
     let row = |change| Row { pid: client.pid(), device: status.nic.clone(), change };
@@ -80,18 +80,6 @@ impl Settings {
         };
         if change.is_empty() { Err(nothing_to_set()) } else { Ok(change) }
     }
-}
-
-/// The one that is meant. Both ends of a shared-memory NIC have its name.
-fn one(mut datapaths: Datapaths) -> Result<Datapath, Failure> {
-    let Some(last) = datapaths.reached.pop() else { return Err(Failure::usage("no datapath runs")) };
-    if datapaths.reached.is_empty() {
-        return Ok(last);
-    }
-    datapaths.reached.push(last);
-    let each = |one: &Datapath| format!("{} of {} (pid {})", one.status.nic, one.status.program, one.client.pid());
-    let all: Vec<String> = datapaths.reached.iter().map(each).collect();
-    Err(Failure::usage(format!("several datapaths are meant: {}; say which with DEV and --pid", all.join(", "))))
 }
 
 /// The instances that are meant; `None` for all.

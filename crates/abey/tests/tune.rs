@@ -1,0 +1,308 @@
+//! `abey tune` and `abey run --mode auto` from outside: they engage, follow a load, put everything back, refuse what makes
+//! no sense. How good their choices are is `crates/tune`'s to show, in virtual time.
+
+mod common;
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use abey_delivery::EpollBusyPoll;
+use abey_linux::process::{EpollParams, inspect_tree};
+use common::{Bed, Running, abey, at, await_some, await_that, finish, has, send};
+use nix::sys::epoll::{Epoll, EpollCreateFlags};
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+/// A FIFO that a client writes latencies to.
+struct Feed {
+    directory: tempfile::TempDir,
+    to: File,
+}
+
+impl Feed {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("latencies");
+        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO");
+        // For both directions, so that opening it waits for nobody.
+        let to = OpenOptions::new().read(true).write(true).open(&path).expect("open");
+        Self { directory, to }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("latencies")
+    }
+
+    fn tell(&self, p99_us: u64) {
+        let line = format!("{{\"count\":1000,\"p50_us\":20,\"p99_us\":{p99_us},\"interval_ms\":20}}");
+        writeln!(&self.to, "{line}").expect("written");
+    }
+}
+
+/// Packets to the server's device, two a millisecond or so, until this value goes.
+struct Traffic {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Traffic {
+    fn start(bed: &Bed) -> Self {
+        let socket = bed.client.run(|| UdpSocket::bind("0.0.0.0:0").expect("a socket")).expect("namespace");
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !flag.load(Ordering::Relaxed) {
+                // Nobody listens there: some of them fail with what the server's kernel says to the last.
+                let _ = socket.send_to(&[7; 64], at(9));
+                std::thread::sleep(Duration::from_micros(400));
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// What a server that answers later the longer its deferral is would be seen to do, until something holds.
+fn answer_until(bed: &Bed, feed: &Feed, offset_us: u64, what: &str, mut holds: impl FnMut(u64) -> bool) {
+    await_that(what, || {
+        let flush_us = bed.settings()[0].gro_flush_timeout.as_nanos() / 1_000;
+        feed.tell(offset_us + flush_us);
+        std::thread::sleep(Duration::from_millis(25));
+        holds(flush_us)
+    });
+}
+
+/// A process that has what it inherits, and does nothing with it.
+fn idle_server(bed: &Bed) -> Running {
+    let mut command = bed.command("sleep");
+    command.arg("60");
+    Running::start(command)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("text")
+}
+
+#[test]
+fn it_changes_settings_follows_what_is_seen_and_puts_everything_back() {
+    let Some(bed) = Bed::new(1) else { return };
+    let (feed, _traffic) = (Feed::new(), Traffic::start(&bed));
+    let path = feed.path();
+    let device = bed.device.name.clone();
+    // An epoll instance that the "server" has inherited, and so can be seen from here.
+    let epoll = Epoll::new(EpollCreateFlags::empty()).expect("an epoll instance");
+    let parameters = || abey_linux::epoll::get(epoll.0.as_fd()).expect("get");
+    let before = parameters();
+    let server = idle_server(&bed);
+    let pid = server.pid().to_string();
+    let arguments =
+        [&*device, "--goal", "p99=200us", "--latencies", text(&path), "--interval", "100ms", "--json", "--pid", &pid];
+    let tuner = Running::start(bed.abey("tune", &arguments));
+    answer_until(&bed, &feed, 20, "it uses the room below the goal", |flush_us| flush_us >= 30);
+    assert_eq!(std::fs::read_dir(bed.journals()).expect("directory").count(), 1);
+    let busy = |wanted: EpollBusyPoll| wanted == EpollBusyPoll { usecs: 0, budget: 64, prefer: true };
+    await_that("the server's epoll instances go with the mode", || {
+        let suspends = !bed.settings()[0].irq_suspend_timeout.is_zero();
+        suspends == busy(parameters()) && (suspends || parameters() == before)
+    });
+    let long = bed.settings()[0].gro_flush_timeout;
+    answer_until(&bed, &feed, 150, "it backs off when the goal is missed", |flush_us| {
+        flush_us < long.as_nanos() / 1_000
+    });
+    tuner.signal(Signal::SIGINT);
+    let done = tuner.end();
+    assert!(done.assert_status(0).errors.contains("p99=200us held in"), "{done:?}");
+    bed.assert_as_before();
+    assert_eq!(parameters(), before);
+    let document = done.json();
+    let rows = document["rows"].as_array().expect("rows");
+    assert!(rows.iter().filter(|row| row["changed"] == true).count() >= 2, "{rows:?}");
+    assert!(rows.iter().all(|row| row["reason"].as_str().is_some_and(|reason| !reason.is_empty())), "{rows:?}");
+    let seen = |row: &serde_json::Value| row["p99_us"].as_f64().is_some() && row["cpu_percent"].as_f64().is_some();
+    assert!(rows.iter().any(seen), "{rows:?}");
+}
+
+#[test]
+fn a_tuner_that_is_killed_leaves_nothing_behind() {
+    let Some(bed) = Bed::new(1) else { return };
+    let feed = Feed::new();
+    let epoll = Epoll::new(EpollCreateFlags::empty()).expect("an epoll instance");
+    let parameters = || abey_linux::epoll::get(epoll.0.as_fd()).expect("get");
+    let before = parameters();
+    let server = idle_server(&bed);
+    let (path, pid) = (feed.path(), server.pid().to_string());
+    let arguments = [
+        &*bed.device.name,
+        "--goal",
+        "p99=200us",
+        "--latencies",
+        text(&path),
+        "--families",
+        "suspend",
+        "--pid",
+        &pid,
+        "--interval",
+        "100ms",
+    ];
+    let tuner = Running::start(bed.abey("tune", &arguments));
+    let guard = tuner.await_guard();
+    await_that("it suspends", || !bed.settings()[0].irq_suspend_timeout.is_zero() && parameters().prefer);
+    // The guard is told of a change a moment after it.
+    await_that("its line", || tuner.out_so_far().contains("suspend"));
+    tuner.signal(Signal::SIGKILL);
+    await_that("the guard puts back", || bed.is_as_before() && parameters() == before);
+    await_that("the guard ends", || !common::runs(guard));
+}
+
+#[test]
+fn what_is_asked_for_a_while_ends_then_and_a_dry_run_changes_nothing() {
+    let Some(bed) = Bed::new(1) else { return };
+    let device = bed.device.name.as_str();
+    let short = ["--goal", "cpu=50%", "--interval", "100ms", "--for", "1s", "--families", "defer"];
+    let dry = finish(bed.abey("tune", &[&[device, "--dry-run"], &short[..]].concat()));
+    assert!(dry.assert_status(0).out.contains("would be") && dry.out.contains("gro-flush-timeout 0 ->"), "{dry:?}");
+    bed.assert_as_before();
+    let done = finish(bed.abey("tune", &[&[device, "--all"], &short[..]].concat()));
+    assert!(done.assert_status(0).out.lines().count() >= 3 && done.out.contains("defer"), "{done:?}");
+    bed.assert_as_before();
+    let kept = finish(bed.abey("tune", &[&[device, "--keep"], &short[..]].concat()));
+    assert!(kept.assert_status(0).errors.contains("which stay"), "{kept:?}");
+    assert!(bed.settings()[0].defers() && std::fs::read_dir(bed.journals()).expect("directory").count() == 0);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let Some(bed) = Bed::new(1) else { return };
+    let device = bed.device.name.as_str();
+    let own = at(11211).to_string();
+    let goal = ["--goal", "cpu=50%"];
+    let cases: [(&[&str], i32, &[&str]); 14] = [
+        (&["nosuch0", "--goal", "cpu=50%"], 2, &["nosuch0", device]),
+        (&[device], 2, &["--goal p99=250us"]),
+        (&[device, "--goal", "p99"], 2, &["p99"]),
+        (&[device, "--goal", "p99=fast"], 2, &["fast"]),
+        (&[device, "--goal", "cpu=150%"], 2, &["150%"]),
+        (&[device, "--goal", "p99=250us"], 2, &["--probe", "--latencies"]),
+        (&[device, goal[0], goal[1], "--gro-flush-timeout", "50us..10us"], 2, &["gro-flush-timeout", "50us"]),
+        (&[device, goal[0], goal[1], "--gro-flush-timeout", "50us"], 2, &["two dots"]),
+        (&[device, goal[0], goal[1], "--families", "threaded"], 2, &["threaded"]),
+        (&[device, goal[0], goal[1], "--families", "suspend"], 2, &["--pid"]),
+        (&[device, goal[0], goal[1], "--queues", "7"], 2, &["no receive queue 7"]),
+        (&[device, goal[0], goal[1], "--interval", "1ms"], 2, &["100ms"]),
+        (&[device, "--goal", "p99=1ms", "--probe", &own], 2, &["loopback"]),
+        (&["memory:nosuch", "--goal", "p99=1ms"], 2, &["memory:nosuch"]),
+    ];
+    for (arguments, code, words) in cases {
+        finish(bed.abey("tune", arguments)).assert_refused(code, words);
+    }
+    let missing = ["--goal", "p99=1ms", "--latencies", "/nosuch/file"];
+    finish(bed.abey("tune", &[&[device], &missing[..]].concat())).assert_refused(2, &["/nosuch/file"]);
+    bed.assert_as_before();
+    let lines = ["--goal", "p99=1ms", "--latencies", "/proc/version", "--interval", "100ms"];
+    finish(bed.abey("tune", &[&[device], &lines[..]].concat())).assert_sentence_at_the_end(1, "no latency");
+    bed.assert_as_before();
+}
+
+impl common::Finished {
+    /// It ended with this status and words, after what it had said before.
+    #[track_caller]
+    fn assert_sentence_at_the_end(&self, code: i32, words: &str) {
+        self.assert_status(code);
+        assert!(self.errors.lines().last().is_some_and(|line| line.contains(words)), "{self:?}");
+    }
+}
+
+#[test]
+fn a_running_datapath_is_tuned_by_the_latencies_that_it_sees_itself() {
+    let nic = format!("memory:abey-tune-{}", std::process::id());
+    let server = Running::start(abey(&["serve", "kv", "--nic", &nic, "--mode", "base"]));
+    await_that("the server listens", || server.out_so_far().contains("listening"));
+    let load = Running::start(abey(&[
+        "load",
+        "memcached",
+        "10.0.0.1:11211",
+        "--nic",
+        &nic,
+        "--keys",
+        "100",
+        "--rate",
+        "2k",
+        "--duration",
+        "60s",
+        "--timeout",
+        "30s",
+    ]));
+    let arguments = ["tune", &nic, "--goal", "p99=100ms", "--interval", "100ms", "--families", "defer", "--json"];
+    let pid = server.pid().to_string();
+    let tuner = Running::start(abey(&[&arguments[..], &["--pid", &pid]].concat()));
+    let mode = || {
+        let shown = finish(abey(&["status", "--json", "--interval", "10ms", "--pid", &pid, &nic])).json();
+        shown["datapaths"][0]["shards"][0]["settings"]["gro_flush_timeout_ns"].as_u64()
+    };
+    await_that("it defers", || mode().is_some_and(|flush| flush > 0));
+    // So that an interval with requests in it has been seen.
+    std::thread::sleep(Duration::from_millis(500));
+    tuner.signal(Signal::SIGTERM);
+    let done = tuner.end();
+    let document = done.assert_status(0).json();
+    let rows = document["rows"].as_array().expect("rows");
+    let seen = rows.iter().filter(|row| row["requests"].as_u64() > Some(0) && row["p99_us"].as_f64() > Some(0.0));
+    assert!(seen.count() > 0, "{rows:?}");
+    assert_eq!(mode(), Some(0), "put back");
+    load.signal(Signal::SIGINT);
+    load.end();
+    server.signal(Signal::SIGTERM);
+    server.end();
+}
+
+#[test]
+fn a_program_under_auto_is_tuned_from_when_it_listens_until_it_ends() {
+    if !has("memcached") {
+        return;
+    }
+    let Some(bed) = Bed::new(1) else { return };
+    let program = ["memcached", "-u", "root", "-l", &at(11211).ip().to_string(), "-p", "11211", "-t", "1", "-U", "0"];
+    let options = ["--mode", "auto", "--goal", "cpu=90%", "--families", "suspend"];
+    let running = Running::start(bed.run(&options, &program));
+    let server = running.await_program("memcached")[0];
+    await_that("the device suspends", || !bed.settings()[0].irq_suspend_timeout.is_zero());
+    let busy_polls = || {
+        let views = inspect_tree(server).ok()?;
+        let all: Vec<EpollParams> = views.iter().flat_map(|view| &view.epolls).map(|epoll| epoll.params).collect();
+        all.iter().any(|params| params.get().is_some_and(|params| params.prefer)).then_some(())
+    };
+    await_some("no epoll instance busy polls", busy_polls);
+    send(server, Signal::SIGTERM);
+    let done = running.end();
+    assert!(done.errors.contains("cpu=90%"), "{done:?}");
+    bed.assert_as_before();
+}
+
+#[test]
+fn auto_needs_a_goal_and_a_goal_needs_auto() {
+    let Some(bed) = Bed::new(1) else { return };
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&["--mode", "auto"], &["--goal"]),
+        (&["--mode", "defer50", "--goal", "cpu=50%"], &["--mode auto"]),
+        (&["--mode", "auto", "--goal", "p99=250us"], &["--probe"]),
+        (&["--mode", "auto", "--goal", "cpu=50%", "--budget", "8"], &["--budget"]),
+    ];
+    for (options, words) in cases {
+        finish(bed.run(options, &["true"])).assert_refused(2, words);
+    }
+    bed.assert_as_before();
+}
