@@ -33,14 +33,23 @@ const OF_JOURNALS: [&str; 5] = ["abey", "abey-apply", "abey-run", "abey-set", "a
 /// The commands that give a program the library.
 const OF_LIBRARY: [&str; 4] = ["abey", "abey-apply", "abey-bench", "abey-run"];
 
-/// Writes the pages of the command and of its subcommands, but for hidden ones.
-pub(super) fn write(command: Command, directory: &Path) -> Result<Vec<PathBuf>, io::Error> {
+/// Writes the pages of the command and of its subcommands at every level, but for hidden ones.
+pub(super) fn write(mut command: Command, directory: &Path) -> Result<Vec<PathBuf>, io::Error> {
     let date = date(env::var(DATE_VARIABLE).ok().as_deref())?;
-    let mut command = command.disable_help_subcommand(true);
     command.build();
-    let names: Vec<String> = command.get_subcommands().filter(|sub| !sub.is_hide_set()).map(page_name).collect();
-    let pages = std::iter::once(&command).chain(command.get_subcommands().filter(|sub| !sub.is_hide_set()));
-    pages.map(|page| write_page(page, &names, &date, directory)).collect()
+    let mut written = Vec::new();
+    write_tree(&command, &date, directory, &mut written)?;
+    Ok(written)
+}
+
+fn write_tree(page: &Command, date: &str, directory: &Path, written: &mut Vec<PathBuf>) -> Result<(), io::Error> {
+    written.push(write_page(page, date, directory)?);
+    subcommands(page).try_for_each(|subcommand| write_tree(subcommand, date, directory, written))
+}
+
+/// The subcommands that have pages: `help` is clap's own, and explains itself.
+fn subcommands(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set() && subcommand.get_name() != "help")
 }
 
 /// The day of this time, as a page's date; nothing without one.
@@ -55,9 +64,8 @@ fn page_name(command: &Command) -> String {
     command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned()
 }
 
-fn write_page(page: &Command, others: &[String], date: &str, directory: &Path) -> Result<PathBuf, io::Error> {
-    let name = page_name(page);
-    let man = Man::new(page.clone())
+fn write_page(page: &Command, date: &str, directory: &Path) -> Result<PathBuf, io::Error> {
+    let man = Man::new(page.clone().disable_help_subcommand(true))
         .date(date)
         .source(concat!("abey ", env!("CARGO_PKG_VERSION")))
         .manual("Interrupts in abeyance");
@@ -67,13 +75,13 @@ fn write_page(page: &Command, others: &[String], date: &str, directory: &Path) -
     man.render_synopsis_section(&mut text)?;
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
-    if page.get_subcommands().any(|sub| !sub.is_hide_set()) {
+    if subcommands(page).next().is_some() {
         man.render_subcommands_section(&mut text)?;
     }
     if page.get_after_help().or_else(|| page.get_after_long_help()).is_some() {
         man.render_extra_section(&mut text)?;
     }
-    more(&name, others).to_writer(&mut text)?;
+    more(page).to_writer(&mut text)?;
     // Before a list of values clap breaks the line twice, around an empty one, which mandoc complains of.
     let text = String::from_utf8_lossy(&text).replace(".br\n\n.br\n", ".sp\n");
     let path = directory.join(man.get_filename());
@@ -82,8 +90,10 @@ fn write_page(page: &Command, others: &[String], date: &str, directory: &Path) -
 }
 
 /// The sections that follow clap's.
-fn more(name: &str, others: &[String]) -> Roff {
+fn more(page: &Command) -> Roff {
     let mut roff = Roff::default();
+    let name = page_name(page);
+    let name = name.as_str();
     let is_of = |commands: &[&str]| commands.contains(&name);
     let mut status: Vec<(&str, &str)> = STATUS.to_vec();
     if name == "abey-run" {
@@ -109,11 +119,8 @@ fn more(name: &str, others: &[String]) -> Roff {
         section(&mut roff, "FILES", &files);
     }
     roff.control("SH", ["SEE ALSO"]);
-    let others: Vec<&str> = match name {
-        "abey" => others.iter().map(String::as_str).collect(),
-        _ => vec!["abey"],
-    };
-    let also = others.iter().flat_map(|other| [bold(*other), roman("(1), ")]);
+    let others = subcommands(page).map(page_name).chain((name != "abey").then(|| String::from("abey")));
+    let also = others.flat_map(|other| [bold(other), roman("(1), ")]);
     roff.text(also.chain([roman("the kernel's Documentation/networking/napi.rst")]).collect::<Vec<_>>());
     roff
 }
