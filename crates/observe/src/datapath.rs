@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use abey_datapath::Counters;
-use abey_datapath::control::{Client, ControlError, Shard, Status, Threaded, find};
-use abey_delivery::{Mode, Nanos};
-use wildmatch::WildMatch;
+use abey_datapath::control::{self, Client, ControlError, Shard, Status, Threaded, find};
+use abey_delivery::{Family, ModeSettings, Nanos};
+use glob::Pattern;
 
 use crate::counts::{Counter, Counts};
 use crate::kernel::is_wanted;
-use crate::sample::{Datapath, Family, Instance, Key, Settings, World};
+use crate::sample::{Datapath, Instance, Key, Settings, World};
 
 /// How long to go on with the connections there are before looking for others.
 const LOOK_EVERY: Nanos = Nanos::from_millis(3_000);
@@ -20,7 +20,7 @@ const SILENCE: Nanos = Nanos::from_millis(30_000);
 /// The datapaths that this user may ask.
 #[derive(Debug)]
 pub(crate) struct Datapaths {
-    wanted: Vec<WildMatch>,
+    wanted: Vec<Pattern>,
     clients: Vec<Client>,
     looked: Option<Nanos>,
     /// Why some are not in.
@@ -39,9 +39,9 @@ struct Course {
 
 impl Datapaths {
     /// Those whose NICs match one of the patterns; without any, all.
-    pub(crate) fn new(patterns: &[String]) -> Self {
+    pub(crate) fn new(patterns: &[Pattern]) -> Self {
         Self {
-            wanted: patterns.iter().map(|pattern| WildMatch::new(pattern)).collect(),
+            wanted: patterns.to_vec(),
             clients: Vec::new(),
             looked: None,
             unreachable: None,
@@ -121,13 +121,18 @@ fn instance(shards: &mut BTreeMap<Key, Course>, status: &Status, shard: &Shard) 
     if let Some(time) = service.map(|thread| thread.cpu_ns).sum::<Option<u64>>() {
         counts.set(Counter::ThreadNanos, time);
     }
-    let mode = shard.mode.as_deref().and_then(|mode| mode.parse::<Mode>().ok());
+    let whole = control::Settings {
+        napi: shard.settings,
+        busy_poll: status.busy_poll,
+        max_wait_ns: status.max_wait_ns,
+        socket_busy_poll_ns: status.socket_busy_poll_ns,
+    };
     Instance {
         key,
         device: status.nic.clone(),
         queues: vec![shard.queue],
-        mode: shard.mode.clone().unwrap_or_else(|| Family::OTHER.name().to_owned()),
-        family: mode.map_or(Family::OTHER, Family::of),
+        mode: shard.mode.clone().unwrap_or_else(|| "other".to_owned()),
+        family: Family::of(&ModeSettings::from(whole)),
         settings: Settings {
             defer_hard_irqs: shard.settings.defer_hard_irqs,
             gro_flush_timeout: Nanos::from_nanos(shard.settings.gro_flush_timeout_ns),

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use abey_delivery::Nanos;
+use abey_delivery::{Family, ModeSettings, Nanos};
 use abey_linux::cpu::ProcessCpuClock;
 use abey_linux::device::devices;
 use abey_linux::napi::{Napi, napis, rx_queues};
 use abey_linux::netlink::{Netlink, NetlinkError};
 use abey_linux::netns::NetNs;
 use abey_linux::verdict::recognise_napi;
-use wildmatch::WildMatch;
+use glob::Pattern;
 
 use crate::counts::{Counter, Counts};
-use crate::sample::{Family, Instance, Key, Settings, World};
+use crate::sample::{Instance, Key, Settings, World};
 
 /// How old a device's name may be: one that was renamed is noticed by then.
 const NAMES_LAST: Nanos = Nanos::from_millis(10_000);
@@ -21,7 +21,7 @@ const NAMES_LAST: Nanos = Nanos::from_millis(10_000);
 #[derive(Debug)]
 pub(crate) struct Kernel {
     netns: NetNs,
-    wanted: Vec<WildMatch>,
+    wanted: Vec<Pattern>,
     conversation: Option<Conversation>,
     /// Of devices, and when they were read.
     names: BTreeMap<u32, String>,
@@ -42,10 +42,10 @@ impl std::fmt::Debug for Conversation {
 
 impl Kernel {
     /// Devices whose names match one of the patterns; without any, all.
-    pub(crate) fn new(netns: NetNs, patterns: &[String]) -> Self {
+    pub(crate) fn new(netns: NetNs, patterns: &[Pattern]) -> Self {
         Self {
             netns,
-            wanted: patterns.iter().map(|pattern| WildMatch::new(pattern)).collect(),
+            wanted: patterns.to_vec(),
             conversation: None,
             names: BTreeMap::new(),
             named: None,
@@ -102,7 +102,6 @@ impl Kernel {
 
     fn instance(&mut self, napi: &Napi) -> Instance {
         let settings = napi.settings();
-        let configured = recognise_napi(&settings);
         let mut counts = Counts::default();
         if let Some(time) = napi.thread.and_then(|thread| self.cpu_time(thread)) {
             counts.set(Counter::ThreadNanos, time);
@@ -111,8 +110,8 @@ impl Kernel {
             key: Key { world: World::Linux, pid: 0, napi: napi.id },
             device: self.names.get(&napi.ifindex).cloned().unwrap_or_default(),
             queues: self.queues.get(&napi.id).cloned().unwrap_or_default(),
-            family: Family::configured(&configured),
-            mode: configured.to_string(),
+            family: Family::of(&ModeSettings { napi: settings, ..ModeSettings::default() }),
+            mode: recognise_napi(&settings).to_string(),
             settings: Settings {
                 defer_hard_irqs: settings.defer_hard_irqs,
                 gro_flush_timeout: settings.gro_flush_timeout,
@@ -134,7 +133,7 @@ impl Kernel {
 }
 
 /// Whether a name matches one of the patterns, or there are none.
-pub(crate) fn is_wanted(patterns: &[WildMatch], name: &str) -> bool {
+pub(crate) fn is_wanted(patterns: &[Pattern], name: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(name))
 }
 
@@ -144,7 +143,7 @@ mod tests {
 
     #[test]
     fn names_are_matched_by_any_pattern() {
-        let patterns = |all: &[&str]| all.iter().map(|one| WildMatch::new(one)).collect::<Vec<_>>();
+        let patterns = |all: &[&str]| all.iter().map(|one| Pattern::new(one).expect("a pattern")).collect::<Vec<_>>();
         assert!(is_wanted(&[], "eth0"));
         assert!(is_wanted(&patterns(&["ens*", "eth?"]), "eth0"));
         assert!(!is_wanted(&patterns(&["ens*", "eth?"]), "eth10"));

@@ -22,5 +22,5 @@ pub mod totals;
 
 pub use collector::{Collector, Outcome, UnknownCollector};
 pub use counts::{BATCH_BOUNDS, BATCHES, Counter, Counts};
-pub use sample::{Datapath, Family, Instance, Key, Sample, Settings, Softnet, World};
+pub use sample::{Datapath, Instance, Key, Sample, Settings, Softnet, World};
 pub use sampler::{Options, Sampler};

@@ -1,8 +1,7 @@
 //! One look at everything.
 
 use abey_datapath::control::Status;
-use abey_delivery::{Mode, Nanos};
-use abey_linux::verdict::Configured;
+use abey_delivery::{Family, Nanos};
 
 use crate::collector::Outcome;
 use crate::counts::Counts;
@@ -64,7 +63,8 @@ pub struct Instance {
     pub queues: Vec<u32>,
     /// Its settings as a mode: exactly, or what it is nearest to, in words.
     pub mode: String,
-    /// What kind of mode that is.
+    /// The mechanism, whatever the figures. Of the kernel's it is that of the instance's settings alone: busy-polling modes
+    /// that differ from deferral in the epoll parameters only, which belong to processes, are `defer` here.
     pub family: Family,
     /// Its settings.
     pub settings: Settings,
@@ -94,53 +94,6 @@ pub struct Settings {
     pub gro_flush_timeout: Nanos,
     /// See [`abey_delivery::NapiSettings::irq_suspend_timeout`].
     pub irq_suspend_timeout: Nanos,
-}
-
-/// A mode without its figure: there are few, whatever the timeouts are set to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Family(&'static str);
-
-impl Family {
-    /// Settings of no mode.
-    pub const OTHER: Self = Self("other");
-
-    /// Of a mode.
-    #[must_use]
-    pub const fn of(mode: Mode) -> Self {
-        Self(match mode {
-            Mode::Base => "base",
-            Mode::Defer(_) => "defer",
-            Mode::NapiBusy => "napibusy",
-            Mode::FullBusy => "fullbusy",
-            Mode::Suspend(_) => "suspend",
-            Mode::Threaded => "threaded",
-            Mode::ThreadedBusy => "threaded-busy",
-            Mode::Workqueue => "workqueue",
-            Mode::Hold(_) => "hold",
-            Mode::SockBusy(_) => "sockbusy",
-            _ => return Self::OTHER,
-        })
-    }
-
-    /// Of the settings of an instance alone. Busy-polling modes that differ from deferral in the epoll parameters only,
-    /// which belong to processes, are `defer` here: the context of the polls tells them apart.
-    pub(crate) fn configured(configured: &Configured) -> Self {
-        match configured {
-            Configured::Mode(Mode::FullBusy | Mode::NapiBusy) => Self::of(Mode::Defer(Nanos::ZERO)),
-            Configured::Mode(mode) => Self::of(*mode),
-            Configured::Either(modes) => {
-                let defers = modes.iter().any(|mode| matches!(mode, Mode::Defer(_)));
-                if defers { Self::of(Mode::Defer(Nanos::ZERO)) } else { Self::OTHER }
-            }
-            Configured::Like { .. } => Self::OTHER,
-        }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        self.0
-    }
 }
 
 /// A running datapath.
@@ -183,35 +136,10 @@ pub(crate) mod tests_support {
             device: device.to_owned(),
             queues: vec![0],
             mode: "base".to_owned(),
-            family: Family::of(Mode::Base),
+            family: Family::Base,
             settings: Settings::default(),
             irq: None,
             counts: Counts::default(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use abey_linux::verdict::recognise_napi;
-
-    #[test]
-    fn a_family_has_no_figure_and_is_of_the_settings_alone() {
-        for (mode, family) in [
-            ("base", "base"),
-            ("defer37", "defer"),
-            ("napibusy", "defer"),
-            ("fullbusy", "defer"),
-            ("suspend20", "suspend"),
-            ("threaded", "threaded"),
-            ("threaded-busy", "threaded-busy"),
-        ] {
-            let settings = mode.parse::<Mode>().expect(mode).settings();
-            assert_eq!(Family::configured(&recognise_napi(&settings.napi)).name(), family, "{mode}");
-        }
-        let mut odd = "suspend20".parse::<Mode>().expect("a mode").settings().napi;
-        odd.defer_hard_irqs = 3;
-        assert_eq!(Family::configured(&recognise_napi(&odd)), Family::OTHER);
     }
 }

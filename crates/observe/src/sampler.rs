@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use abey_delivery::Nanos;
 use abey_linux::netns::NetNs;
+use glob::Pattern;
 
 use crate::collector::{Collector, Outcome};
 use crate::datapath::Datapaths;
@@ -18,8 +19,8 @@ use crate::sample::{Instance, Sample};
 pub struct Options {
     /// What is asked.
     pub collectors: BTreeSet<Collector>,
-    /// Patterns (`*`, `?`) of the names of devices and NICs; without any, all.
-    pub devices: Vec<String>,
+    /// Patterns of the names of devices and NICs; without any, all.
+    pub devices: Vec<Pattern>,
 }
 
 /// Takes samples, over connections that stay open.

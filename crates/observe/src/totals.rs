@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use abey_delivery::Family;
+
 use crate::collector::Collector;
 use crate::counts::Counts;
-use crate::sample::{Family, Instance, Key, Sample, World};
+use crate::sample::{Instance, Key, Sample, World};
 
 /// A device, or the NIC of datapaths.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,7 +93,7 @@ mod tests {
     fn instance(napi: u32, mode: &str, packets: u64) -> Instance {
         let mut one = tests_support::instance("eth0", napi);
         one.counts.set(Counter::Packets, packets);
-        one.family = Family::of(mode.parse::<Mode>().expect(mode));
+        one.family = Family::of(&mode.parse::<Mode>().expect(mode).settings());
         one
     }
 

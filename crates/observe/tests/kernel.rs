@@ -36,7 +36,7 @@ fn bed(queues: u32) -> Option<Bed> {
 
 fn sampler(netns: &NetNs, devices: &[&str]) -> Sampler {
     let collectors = [Collector::Napi, Collector::Polls].into_iter().collect();
-    let devices = devices.iter().map(|name| (*name).to_owned()).collect();
+    let devices = devices.iter().map(|name| name.parse().expect("a pattern")).collect();
     let again = netns.run(NetNs::current).expect("enter").expect("open");
     Sampler::new(again, &Options { collectors, devices })
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use abey_delivery::Nanos;
 use abey_observe::{Collector, Options, Sampler};
+use glob::Pattern;
 
 use self::scrape::Exporter;
 use crate::failure::Failure;
@@ -52,7 +53,7 @@ pub(crate) struct Args {
 pub(crate) struct Watched {
     /// Only devices and NICs of these names, in which * and ? stand for any text and any character; may be given again
     #[arg(long = "dev", value_name = "GLOB")]
-    devices: Vec<String>,
+    devices: Vec<Pattern>,
     #[command(flatten)]
     namespace: Namespace,
 }
@@ -60,10 +61,8 @@ pub(crate) struct Watched {
 impl Watched {
     /// A sampler of them.
     pub(crate) fn sampler(&self, collectors: BTreeSet<Collector>) -> Result<Sampler, Failure> {
-        if let Some(pattern) = self.devices.iter().find(|pattern| pattern.is_empty()) {
-            return Err(Failure::usage(format!(
-                "--dev {pattern:?} names no device: give a name, or a pattern such as eth*"
-            )));
+        if self.devices.iter().any(|pattern| pattern.as_str().is_empty()) {
+            return Err(Failure::usage("--dev \"\" names no device: give a name, or a pattern such as eth*"));
         }
         Ok(Sampler::new(self.namespace.open()?, &Options { collectors, devices: self.devices.clone() }))
     }
