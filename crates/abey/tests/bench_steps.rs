@@ -1,5 +1,6 @@
 //! `abey bench --steps` from outside: every contender goes over the steps, the tuner at work, and bad input is refused.
 
+mod common;
 
 use common::{abey, finish, is_root, library};
 
