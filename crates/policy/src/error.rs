@@ -22,11 +22,9 @@ pub enum PolicyError {
         second: Origin,
     },
     /// Two rules want different things of what is one thing on this device.
-    #[error("{device}: {what}, and {first} wants something else of it than {second}; let both say the same")]
+    #[error("{what}, and {first} wants something else of it than {second}; let both say the same")]
     Shared {
-        /// The device.
-        device: String,
-        /// What is shared, in words.
+        /// What is shared, in words, with the device.
         what: String,
         /// One rule.
         first: Origin,

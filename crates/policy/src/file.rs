@@ -1,118 +1,33 @@
-//! The file as it is written, and how it becomes a [`Policy`].
+//! How the file becomes a [`Policy`].
 
-use std::collections::BTreeSet;
+mod tables;
+
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use abey_delivery::{Family, SettingsError};
 use abey_input::{EpollTable, FileError, NapiTable, Time, key_at, line_of, read_text};
-use abey_linux::cpu::{CpuList, Scheduling, SchedulingPolicy};
+use abey_linux::cpu::{Scheduling, SchedulingPolicy};
 use abey_linux::napi::LONGEST_TIMEOUT;
-use abey_tune::{Bounds, Goal};
-use glob::Pattern;
-use serde::Deserialize;
+use abey_tune::Bounds;
 use toml::Spanned;
 
+use self::tables::{DeviceTable, Document, FlowTable, ProgramTable, QueueTable, ThreadTable, TuneTable};
 use crate::error::PolicyError;
-use crate::model::{
-    DeviceRule, FlowWish, OnUnsupported, Policy, Program, ProgramRule, QueueRule, Settings, ThreadWish,
-};
+use crate::model::{DeviceRule, FlowWish, Policy, Program, ProgramRule, QueueRule, Settings, ThreadWish};
 use crate::overlap;
 use crate::program::says_something;
 use crate::said::{Origin, Said};
 use crate::select::Selector;
 use crate::tune::Tune;
-use crate::value::{CpuChoice, KernelMode, Mac, Port, Queues, Text};
+use crate::value::{KernelMode, Port, Text};
 
 /// The version of the file's form that this program reads.
 const VERSION: u32 = 1;
 
 /// The most receive queues that can be asked for.
 const MOST_CHANNELS: u32 = 4_096;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Document {
-    version: Spanned<u32>,
-    on_unsupported: Option<Spanned<OnUnsupported>>,
-    #[serde(default)]
-    device: Vec<Spanned<DeviceTable>>,
-    #[serde(default)]
-    program: Vec<Spanned<ProgramTable>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct DeviceTable {
-    name: Option<Text<Pattern>>,
-    driver: Option<Text<Pattern>>,
-    address: Option<Text<Mac>>,
-    pci: Option<Text<Pattern>>,
-    #[serde(default)]
-    optional: bool,
-    on_unsupported: Option<OnUnsupported>,
-    channels: Option<Spanned<u32>>,
-    rss: Option<Spanned<Text<BTreeSet<u32>>>>,
-    mode: Option<Spanned<Text<KernelMode>>>,
-    settings: Option<Spanned<NapiTable>>,
-    #[serde(default)]
-    queues: Vec<QueueTable>,
-    #[serde(default)]
-    flows: Vec<FlowTable>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct QueueTable {
-    queues: Spanned<Text<Queues>>,
-    mode: Option<Spanned<Text<KernelMode>>>,
-    settings: Option<Spanned<NapiTable>>,
-    ports: Option<Spanned<Vec<Text<Port>>>>,
-    irq_cpus: Option<Spanned<Text<CpuChoice>>>,
-    xps_cpus: Option<Spanned<Text<CpuChoice>>>,
-    thread: Option<Spanned<ThreadTable>>,
-    tune: Option<Spanned<TuneTable>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct TuneTable {
-    goal: Text<Goal>,
-    gro_flush_timeout: Option<[Time; 2]>,
-    irq_suspend_timeout: Option<[Time; 2]>,
-    modes: Option<Vec<Text<Family>>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct FlowTable {
-    ports: Spanned<Vec<Text<Port>>>,
-    queues: Spanned<Text<BTreeSet<u32>>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct ThreadTable {
-    cpus: Option<Text<CpuChoice>>,
-    policy: Option<Text<SchedulingPolicy>>,
-    priority: Option<Spanned<u8>>,
-    nice: Option<Spanned<i8>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct ProgramTable {
-    unit: Option<Spanned<String>>,
-    executable: Option<Spanned<String>>,
-    device: Option<Spanned<Text<Pattern>>>,
-    queues: Option<Spanned<Text<BTreeSet<u32>>>>,
-    mode: Option<Spanned<Text<KernelMode>>>,
-    epoll: Option<Spanned<EpollTable>>,
-    cpus: Option<Spanned<Text<CpuList>>>,
-    #[serde(default)]
-    steer: bool,
-}
 
 impl Policy {
     /// Reads a policy of one file from its text; `name` is for messages.

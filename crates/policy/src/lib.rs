@@ -7,6 +7,12 @@
 //! 3. [`DeviceWish::difference`] says what has to be done for it, in which order, and what cannot be done.
 //!
 //! [`dump()`] goes the other way: a state as a policy.
+//!
+//! Every key, in an example:
+//!
+//! ```toml
+#![doc = include_str!("../example.toml")]
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -36,7 +36,7 @@ impl ProgramWish {
         if let Some(cpus) = &self.cpus {
             lines.push(format!("CPUAffinity={cpus}"));
         }
-        let head = format!("# Written by `abey apply` for {}.\n[Service]\n", self.origin);
+        let head = format!("# Written by `abey apply` as {} says.\n[Service]\n", self.origin.file);
         (!lines.is_empty()).then(|| head + &lines.join("\n") + "\n")
     }
 }

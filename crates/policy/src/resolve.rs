@@ -28,6 +28,16 @@ pub struct Wishes {
     pub programs: Vec<ProgramWish>,
 }
 
+impl Wishes {
+    /// Fails with the first thing that is [wrong](Self::wrong).
+    ///
+    /// # Errors
+    /// That one.
+    pub fn check(&mut self) -> Result<(), PolicyError> {
+        if self.wrong.is_empty() { Ok(()) } else { Err(self.wrong.remove(0).1) }
+    }
+}
+
 /// A table that means no device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {

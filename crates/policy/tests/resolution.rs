@@ -117,6 +117,16 @@ fn mode(name: &str) -> NapiSettings {
 }
 
 #[test]
+fn the_example_holds_on_a_nic_that_can_do_everything() {
+    let example = Policy::parse("example.toml", include_str!("../example.toml")).expect("a policy");
+    let found = example.resolve(&machine(vec![nic("eth0", 4)]), &online()).expect("resolved");
+    assert!(found.wrong.is_empty() && found.absent.is_empty(), "{:?} {:?}", found.wrong, found.absent);
+    assert_eq!((found.devices[0].queues.len(), found.devices[0].flows.len(), found.programs.len()), (8, 2, 2));
+    let wanted = found.devices[0].difference(&nic("eth0", 4), ABLE, &online()).expect("sound");
+    assert!(wanted.unsupported.is_empty() && wanted.planned[0].act.renews_queues(), "{wanted:?}");
+}
+
+#[test]
 fn a_device_is_meant_by_everything_that_is_given() {
     for (keys, meant) in [
         ("name = \"eth0\"", true),
