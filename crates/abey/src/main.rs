@@ -10,6 +10,7 @@ mod linux_world;
 mod nic_args;
 mod output;
 mod program;
+mod service;
 mod supervise;
 mod table;
 

@@ -1,6 +1,6 @@
 //! `abey apply --watch`: what is lost when queues, links and devices are made anew comes back.
 //!
-//! By hand, with the time that each repair takes: `ABEY_DISTURBANCES=100 cargo test -p abey --test apply_watch -- --nocapture`.
+//! By hand, with the time that each repair takes: `ABEY_DISTURBANCES=1000 cargo test -p abey --test apply_watch -- --nocapture`.
 
 mod common;
 
@@ -126,7 +126,7 @@ fn settings_are_back_after_queues_links_and_devices_are_made_anew() {
     let mut netlink = bed.netlink();
     let wanted = vec![napi_settings("suspend20"); QUEUES as usize];
     assert_eq!(bed.settings(&mut netlink), wanted, "it is ready when the policy holds");
-    let rounds = std::env::var("ABEY_DISTURBANCES").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
+    let rounds = std::env::var("ABEY_DISTURBANCES").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
     let mut times = Vec::new();
     for round in 0..rounds {
         bed.disturb(round);

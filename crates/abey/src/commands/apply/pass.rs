@@ -57,9 +57,7 @@ impl View {
 
     /// Fails if something is wanted that is not here or cannot be, and the policy does not allow to leave it out.
     pub(super) fn check(&mut self) -> Result<(), Failure> {
-        if let Some((_, error)) = self.wishes.wrong.pop() {
-            return Err(error.into());
-        }
+        self.wishes.check()?;
         if let Some(absent) = self.wishes.absent.iter().find(|absent| !absent.optional) {
             let known = self.wishes.known.join(", ");
             let (origin, wanted) = (absent.origin.clone(), absent.wanted.clone());
@@ -130,13 +128,7 @@ impl Machine {
 
     /// What an apply would change.
     pub(super) fn preview(&mut self, policy: &Policy) -> Result<Outcome, Failure> {
-        let (planned, mut outcome, programs) = self.prepare(policy)?;
-        for planned in &planned {
-            outcome.changes.extend(preview(&mut self.eyes, &planned.act)?);
-        }
-        outcome.programs = programs.changes();
-        outcome.running = programs.running;
-        Ok(outcome)
+        Ok(self.prepare(policy)?.1)
     }
 
     /// Makes the machine as the policy says, all of it or nothing; `show` is told what is about to change.
@@ -146,11 +138,10 @@ impl Machine {
         signals: &Signals,
         show: impl FnOnce(&Outcome) -> Result<(), Failure>,
     ) -> Result<Outcome, Failure> {
-        let (planned, mut outcome, programs) = self.prepare(policy)?;
+        let (planned, mut shown, programs) = self.prepare(policy)?;
         permission::check(&planned)?;
-        let mut shown = self.preview(policy)?;
         show(&shown)?;
-        outcome.later.clear();
+        let mut outcome = Outcome::default();
         if planned.is_empty() {
             programs.make()?;
         } else {
@@ -163,16 +154,22 @@ impl Machine {
         outcome.changes.retain(|change| !shown.changes.contains(change));
         shown.shown = shown.changes.len();
         shown.changes.append(&mut outcome.changes);
-        shown.skipped = outcome.skipped;
+        shown.skipped.append(&mut outcome.skipped);
         shown.later.clear();
         Ok(shown)
     }
 
+    /// What has to be done, in acts and in words, if all of it can be.
     fn prepare(&mut self, policy: &Policy) -> Result<(Vec<Planned>, Outcome, Programs), Failure> {
         let mut view = self.look(policy)?;
         view.check()?;
         let programs = Programs::look(&view.wishes.programs, &self.units)?;
-        Ok((view.planned(None, &self.given_up), view.outcome(), programs))
+        let (planned, mut outcome) = (view.planned(None, &self.given_up), view.outcome());
+        for planned in &planned {
+            outcome.changes.extend(preview(&mut self.eyes, &planned.act)?);
+        }
+        (outcome.programs, outcome.running) = (programs.changes(), programs.running.clone());
+        Ok((planned, outcome, programs))
     }
 
     /// Makes one device as the policy says, or leaves it as it was.
@@ -293,6 +290,8 @@ impl Work<'_> {
         if self.transaction.steps().is_empty() {
             return failure;
         }
+        // Whatever it was: it is no longer the input, or what this machine lacks, that decided.
+        let failure = Failure::check(failure);
         match self.transaction.roll_back() {
             Ok(_) => failure.and("what had been changed was put back"),
             Err(error) => failure.and(format_args!("not all that had been changed could be put back: {error}")),

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use abey_linux::cpu::{CpuList, process_affinity, set_process_affinity, set_thread_affinity, thread_affinity};
 use abey_linux::library::{FILE_NAME, find_library};
@@ -155,10 +156,7 @@ impl Programs {
         let made = self.files.iter().try_for_each(|file| file.write(&mut undo));
         let made = made.and_then(|()| self.pins.iter().try_for_each(|pin| pin.make(&mut undo)));
         let made = made.and_then(|()| if undo.reload { reload() } else { Ok(()) });
-        made.map_err(|failure| {
-            undo.back();
-            failure
-        })
+        made.inspect_err(|_| undo.back())
     }
 }
 
@@ -225,9 +223,15 @@ fn drop_in(wish: &ProgramWish, unit: &str, units: &Path) -> Result<Option<DropIn
     Ok(differs.then(|| DropIn { unit: unit.to_owned(), path, before, after }))
 }
 
+/// Where the library is; looked for once, as it is executed for that.
 fn library() -> Result<PathBuf, Failure> {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(found) = FOUND.get() {
+        return Ok(found.clone());
+    }
     let exe = std::env::current_exe().map_err(|error| Failure::check(format!("where is this command? {error}")))?;
-    find_library(&exe).map_err(Failure::lacks)
+    let library = find_library(&exe).map_err(Failure::lacks)?;
+    Ok(FOUND.get_or_init(|| library).clone())
 }
 
 /// Replaces a file, so that a reader sees the old one or the new one.

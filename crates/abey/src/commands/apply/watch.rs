@@ -21,6 +21,7 @@ use super::show::Repair;
 use super::signals::Signals;
 use crate::failure::Failure;
 use crate::output::print_text;
+use crate::service::notify;
 
 /// How often the machine is looked at without a reason.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -54,7 +55,7 @@ pub(super) fn watch(
             None => {}
         }
     }
-    tell(NotifyState::Stopping);
+    notify(&[NotifyState::Stopping]);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -76,9 +77,7 @@ impl Watch {
     /// What cannot be at all ends the watch before it begins. A device that is not there, or is down, may come.
     fn check(&mut self) -> Result<(), Failure> {
         let mut view = self.machine.look(&self.policy)?;
-        if let Some((_, error)) = view.wishes.wrong.pop() {
-            return Err(error.into());
-        }
+        view.wishes.check()?;
         if let Some(fatal) = view.fatal().next() {
             return Err(unsupported(fatal));
         }
@@ -132,7 +131,7 @@ impl Watch {
         self.programs(view, troubles)?;
         if holds && troubles.is_empty() && !self.ready {
             self.ready = true;
-            tell(NotifyState::Ready);
+            notify(&[NotifyState::Ready]);
         }
         Ok(())
     }
@@ -213,11 +212,4 @@ fn wait(monitor: &mut Monitor, signals: &Signals, looked: Instant, next: Duratio
     // Whatever came meanwhile is seen by the look that follows.
     monitor.events()?;
     Ok(signals.next())
-}
-
-/// Tells systemd, if it wants to know (sd_notify(3)).
-fn tell(state: NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
-        eprintln!("abey: systemd cannot be told: {error}");
-    }
 }

@@ -19,8 +19,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::scrape::Exporter;
-use super::text_file::notify;
 use crate::failure::Failure;
+use crate::service::notify;
 
 /// Most connections at a time; more wait until one of them has its answer.
 const CONNECTIONS: usize = 16;

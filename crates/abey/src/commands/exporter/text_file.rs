@@ -17,7 +17,7 @@ pub(super) fn keep(path: &Path, mut exporter: Exporter, interval: Duration) -> R
             .map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
     }
     write(path, &exporter.scrape()?)?;
-    notify(&[sd_notify::NotifyState::Ready]);
+    crate::service::notify(&[sd_notify::NotifyState::Ready]);
     let mut last = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         let left = interval.saturating_sub(last.elapsed());
@@ -28,7 +28,7 @@ pub(super) fn keep(path: &Path, mut exporter: Exporter, interval: Duration) -> R
         // A signal that comes just before it sleeps is seen soon as well.
         std::thread::sleep(left.min(Duration::from_millis(100)));
     }
-    notify(&[sd_notify::NotifyState::Stopping]);
+    crate::service::notify(&[sd_notify::NotifyState::Stopping]);
     std::fs::remove_file(path).map_err(|error| Failure::check(format!("cannot remove {}: {error}", path.display())))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -45,11 +45,4 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
         let _ = std::fs::remove_file(&unfinished);
         failed(error)
     })
-}
-
-/// Tells the service manager, if there is one.
-pub(super) fn notify(states: &[sd_notify::NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        eprintln!("abey: the service manager cannot be told: {error}");
-    }
 }
