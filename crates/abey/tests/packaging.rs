@@ -68,7 +68,7 @@ fn every_command_has_a_manual_page_that_renders_without_warnings() {
     assert!(!pages.iter().any(hidden), "{pages:?}");
     for page in &pages {
         let text = fs::read_to_string(page).expect("a page");
-        assert!(text.contains(".SH EXIT STATUS") && text.contains("2023-11-14"), "{}", page.display());
+        assert!(text.contains(".SH \"EXIT STATUS\"") && text.contains("2023-11-14"), "{}", page.display());
     }
     if has("mandoc") {
         pages.iter().for_each(|page| silently("mandoc", &["-T", "lint", "-W", "warning"], page));

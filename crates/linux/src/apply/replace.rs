@@ -46,15 +46,16 @@ fn join(first: &Step, second: &Step) -> Option<Step> {
             let (device, before) = (device.clone(), before.clone());
             Some(Step::Napi { id: *id, device, before, change: ChangeRecord::from(&change) })
         }
-        (
-            Step::DeviceFile { device, file, before, .. },
-            Step::DeviceFile { device: other, file: its, after, .. },
-        ) if device == other && file == its => Some(Step::DeviceFile {
-            device: device.clone(),
-            file: file.clone(),
-            before: before.clone(),
-            after: after.clone(),
-        }),
+        (Step::DeviceFile { device, file, before, .. }, Step::DeviceFile { device: other, file: its, after, .. })
+            if device == other && file == its =>
+        {
+            Some(Step::DeviceFile {
+                device: device.clone(),
+                file: file.clone(),
+                before: before.clone(),
+                after: after.clone(),
+            })
+        }
         _ => None,
     }
 }
