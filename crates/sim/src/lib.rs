@@ -5,7 +5,7 @@
 //! on every machine.
 //!
 //! - [`Profile`]: what operations cost on a machine. [`Scenario`]: who sends what to whom, under which mode.
-//! - [`run`] simulates one scenario and gives its [`Outcome`].
+//! - [`run`] simulates one scenario and gives its [`Outcome`]; [`run_steered`] changes load and settings while it goes on.
 //! - [`reference`](mod@reference): the published tables, predicted beside published. [`fit`]: how a profile is made from one.
 //!
 //! # The cost model
@@ -55,4 +55,4 @@ pub use recording::{External, Recording, What};
 pub use scenario::{Arrivals, Load, NicSettings, Responder, Scenario, ScenarioFile, Sizes};
 pub use topology::Topology;
 pub use trace::{Activity, CpuLevel, RequestTrace, Slice, Trace, Track};
-pub use world::{run, run_recorded, run_traced};
+pub use world::{Next, run, run_recorded, run_steered, run_traced};

@@ -26,12 +26,15 @@ enum Gaps {
 const LONGEST: u64 = 3_600_000_000_000;
 
 impl Process {
-    pub(super) fn new(arrivals: Arrivals, rate: f64) -> Self {
+    /// With so many requests a second from this time on.
+    pub(super) fn new(arrivals: Arrivals, rate: f64, from: u64) -> Self {
         let mean = 1e9 / rate;
         let poisson = |mean| Gaps::Random(Sampler::Exponential { mean });
         match arrivals {
             Arrivals::Poisson => Self { gaps: poisson(mean), burst: 1 },
-            Arrivals::Constant => Self { gaps: Gaps::Constant { gap_ps: (mean * 1e3) as u64, next_ps: 0 }, burst: 1 },
+            Arrivals::Constant => {
+                Self { gaps: Gaps::Constant { gap_ps: (mean * 1e3) as u64, next_ps: from * 1_000 }, burst: 1 }
+            }
             Arrivals::Bursts(burst) => Self { gaps: poisson(mean * f64::from(burst)), burst },
             Arrivals::Lognormal { cv } => Self { gaps: Gaps::Random(Sampler::lognormal(mean, cv, LONGEST)), burst: 1 },
         }
@@ -57,7 +60,7 @@ mod tests {
     #[test]
     fn every_process_has_the_rate_that_was_asked_for() {
         for arrivals in [Arrivals::Poisson, Arrivals::Constant, Arrivals::Bursts(16), Arrivals::Lognormal { cv: 2.0 }] {
-            let mut process = Process::new(arrivals, 3e6);
+            let mut process = Process::new(arrivals, 3e6, 0);
             let mut random = Random::new(1, 2);
             let mut now = 0;
             let count = 400_000;

@@ -101,6 +101,11 @@ pub(super) struct Clients {
     pub(super) answers: u64,
 }
 
+/// Mean time of a late answer in the client's queues.
+fn queue_ns(profile: &Profile, scenario: &Scenario, rate: f64) -> f64 {
+    profile.client.late_ns_per_connection_rps as f64 * rate / f64::from(scenario.connections)
+}
+
 impl Clients {
     pub(super) fn new(profile: &Profile, scenario: &Scenario) -> Self {
         let mut hashing = Random::new(scenario.seed, 1);
@@ -136,11 +141,11 @@ impl Clients {
             wire_in: wire(client.request_bytes),
             wire_out: wire(client.response_bytes),
             queue_ns: match scenario.load {
-                Load::Open(rate) => client.late_ns_per_connection_rps as f64 * rate / f64::from(scenario.connections),
+                Load::Open(rate) => queue_ns(profile, scenario, rate),
                 Load::Closed => 0.0,
             },
             process: match scenario.load {
-                Load::Open(rate) => Some(Process::new(scenario.arrivals, rate)),
+                Load::Open(rate) => Some(Process::new(scenario.arrivals, rate, 0)),
                 Load::Closed => None,
             },
             skipped: 0,
@@ -148,6 +153,12 @@ impl Clients {
             requests: 0,
             answers: 0,
         }
+    }
+
+    /// From now on an open loop has this rate.
+    pub(super) fn set_rate(&mut self, profile: &Profile, scenario: &Scenario, rate: f64, now: u64) {
+        self.queue_ns = queue_ns(profile, scenario, rate);
+        self.process = Some(Process::new(scenario.arrivals, rate, now));
     }
 
     pub(super) fn queue(&self, conn: u32) -> usize {

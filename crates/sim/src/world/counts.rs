@@ -41,7 +41,8 @@ impl World<'_> {
         waits
     }
 
-    pub(super) fn outcome(self) -> Outcome {
+    /// The figures since they were last forgotten, one duration ago.
+    pub(super) fn figures(&self) -> Outcome {
         let ns = self.scenario.duration.as_nanos() as f64;
         let cpu_ns = ns * self.cpus.len() as f64;
         let spent = |level: Level| self.cpus.iter().map(|cpu| cpu.spent[level as usize]).sum::<u64>() as f64;

@@ -12,6 +12,7 @@ mod request;
 mod scheduler;
 mod server;
 mod softirq;
+mod steered;
 mod taping;
 mod thread;
 mod tracing;
@@ -38,6 +39,7 @@ use counts::Counts;
 use cpu::{Cpu, Irq};
 use poll::Queue;
 use server::Server;
+pub use steered::{Next, run_steered};
 use taping::Tape;
 use thread::{Kind, Thread};
 use tracing::Tracing;
@@ -115,7 +117,7 @@ fn simulate(
     world.begin(script);
     world.run();
     let trace = world.take_trace();
-    Ok((world.outcome(), trace))
+    Ok((world.figures(), trace))
 }
 
 struct World<'a> {
