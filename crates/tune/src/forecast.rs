@@ -5,7 +5,7 @@
 //! - A timeout adds itself to the tail: the packet that comes just after a poll waits all of it. Measured, a 99th percentile
 //!   rises by 0.9 to 1.3 times what the timeout rises by; it is taken to rise by 1.15 and to fall by 0.7 times.
 //! - A longer timeout makes larger batches, and so less CPU; by how much only measuring tells. Taken to be little.
-//! - More load never makes the tail shorter, and a factor of two may make it a fifth longer.
+//! - More load never makes the tail shorter; a factor of two may make it a fifth longer, and any load a third.
 //! - CPU for each packet falls a little with load, for there are more packets to a batch.
 
 use abey_delivery::{Family, Nanos};
@@ -17,6 +17,8 @@ use crate::memory::{Cell, Memory};
 const SLOPE: (f64, f64) = (1.15, 0.7);
 /// How much longer the tail may become from one region of load to the next.
 const TAIL_BY_REGION: f64 = 0.05;
+/// Regions beyond which it becomes no longer: a host that is not overloaded has some tail at any load.
+const TAIL_REGIONS: usize = 6;
 /// CPU by timeout and CPU for each packet by load, as powers.
 const CPU_BY_FLUSH: f64 = -0.15;
 const COST_BY_LOAD: f64 = -0.15;
@@ -39,13 +41,18 @@ pub(crate) struct Forecast {
 }
 
 impl Memory {
-    /// What is expected of a choice; `None` before the first sample of anything.
+    /// What is expected of a choice by what is known of its family; `None` if nothing is.
+    pub(crate) fn known(&self, choice: Choice, load: f64) -> Option<Forecast> {
+        self.nearest(choice, load).map(|(away, cell)| from(cell, away, choice, load))
+    }
+
+    /// What is expected of a choice, by another family if need be; `None` before the first sample of anything.
     pub(crate) fn forecast(&self, choice: Choice, load: f64) -> Option<Forecast> {
-        if let Some((away, cell)) = self.nearest(choice, load) {
-            return Some(from(cell, away, choice, load));
+        if let Some(known) = self.known(choice, load) {
+            return Some(known);
         }
-        let others = Family::ALL.into_iter().filter(|family| *family != choice.family);
-        let known = others.filter_map(|family| self.nearest(Choice { family, ..choice }, load));
+        let others = self.families().iter().map(|family| Choice { family: *family, ..choice });
+        let known = others.filter_map(|other| self.nearest(other, load));
         let (away, cell) = known.min_by(|a, b| distance(*a, choice).total_cmp(&distance(*b, choice)))?;
         Some(guess(cell, away, choice, load))
     }
@@ -81,7 +88,7 @@ fn from(cell: &Cell, away: usize, choice: Choice, load: f64) -> Forecast {
     let (was, will) = (cell.flush.as_nanos() as f64, choice.flush.as_nanos() as f64);
     let slope = if will > was { SLOPE.0 } else { SLOPE.1 };
     let latency = (cell.latency.upper() + slope * (will - was)).max(cell.latency.mean * 0.2);
-    let more_load = if load > cell.load { 1.0 + TAIL_BY_REGION * away as f64 } else { 1.0 };
+    let more_load = more_load(cell, away, load);
     let by_flush = libm::pow((will + SHORT) / (was + SHORT), CPU_BY_FLUSH);
     Forecast { latency: latency * more_load, cpu: cell.cpu(load) * by_flush * by_load(cell, load), away: Some(away) }
 }
@@ -89,7 +96,7 @@ fn from(cell: &Cell, away: usize, choice: Choice, load: f64) -> Forecast {
 /// From a cell of another family: the same tail but for the timeouts, and more, because what else differs is unknown.
 fn guess(cell: &Cell, away: usize, choice: Choice, load: f64) -> Forecast {
     let intercept = (cell.latency.mean - cell.flush.as_nanos() as f64).max(cell.latency.mean * 0.3);
-    let more_load = if load > cell.load { 1.0 + TAIL_BY_REGION * away as f64 } else { 1.0 };
+    let more_load = more_load(cell, away, load);
     // The NIC's own moderation holds interrupts back where nothing else does.
     let caution = if choice.family == Family::Base { 1.5 } else { 1.1 };
     let latency = (intercept * caution + SLOPE.0 * choice.flush.as_nanos() as f64) * more_load;
@@ -100,6 +107,10 @@ fn guess(cell: &Cell, away: usize, choice: Choice, load: f64) -> Forecast {
         _ => cpu,
     };
     Forecast { latency, cpu, away: None }
+}
+
+fn more_load(cell: &Cell, away: usize, load: f64) -> f64 {
+    if load > cell.load { 1.0 + TAIL_BY_REGION * away.min(TAIL_REGIONS) as f64 } else { 1.0 }
 }
 
 fn by_load(cell: &Cell, load: f64) -> f64 {
@@ -137,7 +148,7 @@ mod tests {
             let (short, long) = (at(flush, 20_000.0), at(next, 20_000.0));
             assert!(short.latency < long.latency && short.cpu > long.cpu, "{flush}");
         }
-        assert!(at(50, 80_000.0).latency > 1.3 * at(50, 20_000.0).latency);
+        assert!(at(50, 80_000.0).latency > 1.29 * at(50, 20_000.0).latency);
         assert!(at(50, 80_000.0).cpu > 2.0 * at(50, 20_000.0).cpu);
         assert_eq!(at(50, 2_000.0).latency, at(50, 20_000.0).latency);
     }

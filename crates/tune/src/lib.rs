@@ -22,7 +22,7 @@
 //!
 //! | question | module |
 //! | --- | --- |
-//! | what is decided, and when | `controller` |
+//! | what is decided, and when; among what | `controller`, `controller/options` |
 //! | what is wanted, what may be chosen, what was seen | `goal`, `bounds` (`choice`), `sample` |
 //! | what did each choice give and cost at each load | `memory` |
 //! | what would one give that was never used there | `forecast` |

@@ -82,11 +82,13 @@ pub(crate) struct Lesson {
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     regions: Vec<Vec<Cell>>,
+    /// Those of which there is any cell.
+    families: Vec<Family>,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { regions: vec![Vec::new(); REGIONS] }
+        Self { regions: vec![Vec::new(); REGIONS], families: Vec::new() }
     }
 }
 
@@ -99,6 +101,9 @@ impl Memory {
             let latency = Figure { mean: lesson.latency, deviation: lesson.noise };
             let cost = Figure { mean: cost, deviation: cost * 0.02 };
             let Choice { family, flush, .. } = choice;
+            if !self.families.contains(&family) {
+                self.families.push(family);
+            }
             cells.push(Cell { family, flush, load: lesson.load, latency, cost, samples: 1, at: now });
             return;
         };
@@ -113,6 +118,11 @@ impl Memory {
         cell.at = now;
     }
 
+    /// The families of which anything is known.
+    pub(crate) fn families(&self) -> &[Family] {
+        &self.families
+    }
+
     /// What is known of exactly this choice at this load.
     pub(crate) fn exact(&self, choice: Choice, load: f64) -> Option<&Cell> {
         self.regions[region(load)].iter().find(|cell| cell.family == choice.family && cell.flush == choice.flush)
@@ -121,7 +131,8 @@ impl Memory {
     /// The cells of a family, those of near loads first, each with the regions between.
     pub(crate) fn around(&self, family: Family, load: f64) -> impl Iterator<Item = (usize, &Cell)> {
         let here = region(load);
-        (0..REGIONS).flat_map(move |away| {
+        let known = if self.families.contains(&family) { REGIONS } else { 0 };
+        (0..known).flat_map(move |away| {
             let below = here.checked_sub(away);
             let above = Some(here + away).filter(|above| away > 0 && *above < REGIONS);
             let cells = below.into_iter().chain(above).flat_map(|at| &self.regions[at]);

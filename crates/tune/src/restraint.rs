@@ -22,6 +22,8 @@ const SAME_LOAD: f64 = 0.5;
 const AVOIDED: Nanos = Nanos::from_millis(70 * 60 * 1_000);
 /// How long one is that had held before: it may not have been the settings' fault.
 const AVOIDED_IF_PROVEN: Nanos = Nanos::from_millis(60 * 1_000);
+/// How long a family that did not pay is not tried again at loads where it is expected to pay less.
+const IN_VAIN: Nanos = Nanos::from_millis(6 * 3_600_000);
 /// Each further failure doubles it, up to this many times.
 const DOUBLINGS: u32 = 3;
 
@@ -47,6 +49,8 @@ pub(crate) struct Restraint {
     last: Option<(Direction, f64)>,
     reversals: Vec<(Nanos, f64)>,
     failures: Vec<Failure>,
+    /// Families that were tried in vain, when and at which load.
+    vain: Vec<(Family, Nanos, f64)>,
     /// What the world could not apply, until when.
     rejected: Vec<(Choice, Nanos)>,
 }
@@ -97,6 +101,24 @@ impl Restraint {
         // What has not failed again for a day is forgotten.
         let day = Nanos::from_millis(86_400_000);
         self.failures.retain(|failure| now.saturating_sub(failure.until) < day);
+    }
+
+    /// A family was tried at a load, and was no better.
+    pub(crate) fn failed_to_pay(&mut self, now: Nanos, family: Family, load: f64) {
+        self.vain.retain(|(_, at, _)| now.saturating_sub(*at) < IN_VAIN);
+        self.vain.push((family, now, load));
+    }
+
+    /// Whether a trial of a family lately tells that one at this load would be in vain as well.
+    pub(crate) fn tried_in_vain(&self, now: Nanos, family: Family, load: f64) -> bool {
+        let tells = |of: f64| match family {
+            // The more load, the more there is to save by batches.
+            Family::Base => load > of / 1.2,
+            // The more load, the more often the application finds work and spares an interrupt.
+            Family::Suspend => load < of * 1.2,
+            _ => same(load, of),
+        };
+        self.vain.iter().any(|(other, at, of)| *other == family && now.saturating_sub(*at) < IN_VAIN && tells(*of))
     }
 
     /// The world could not apply a choice.
@@ -152,6 +174,17 @@ mod tests {
         restraint.moved(minutes(3), 1e4, Direction::Gain);
         restraint.moved(minutes(4), 1e4, Direction::Back);
         assert!(!restraint.allows_gain(minutes(5), 1e4, false));
+    }
+
+    #[test]
+    fn a_trial_in_vain_tells_about_other_loads() {
+        let mut restraint = Restraint::default();
+        restraint.failed_to_pay(minutes(0), Family::Base, 1e4);
+        restraint.failed_to_pay(minutes(0), Family::Suspend, 1e4);
+        let vain = |family, load, at| restraint.tried_in_vain(minutes(at), family, load);
+        assert!(vain(Family::Base, 5e4, 1) && !vain(Family::Base, 5e3, 1));
+        assert!(vain(Family::Suspend, 5e3, 1) && !vain(Family::Suspend, 5e4, 1));
+        assert!(!vain(Family::Defer, 1e4, 1) && !vain(Family::Base, 5e4, 361));
     }
 
     #[test]

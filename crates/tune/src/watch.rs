@@ -35,8 +35,8 @@ impl LoadWatch {
 
 /// Deviations that decide.
 const DECISION: f64 = 3.0;
-/// What one sample adds at the most: settings that are new here may be given up at once, those that have held for a while
-/// after two samples, for one that is far out may be a hiccup of the machine.
+/// What one sample adds at the most: settings that are new here may be given up at once, those that have held here after two
+/// samples, for one that is far out may be a hiccup of the machine.
 const MOST: (f64, f64) = (3.5, 2.0);
 /// Samples after which settings have held.
 const HELD: u32 = 8;
@@ -50,9 +50,9 @@ pub(crate) struct GoalWatch {
 }
 
 impl GoalWatch {
-    /// True: the goal is missed.
-    pub(crate) fn follow(&mut self, value: f64, limit: f64, chance: f64) -> bool {
-        let most = if self.has_held() { MOST.1 } else { MOST.0 };
+    /// True: the goal is missed. `proven`: these settings have held here before.
+    pub(crate) fn follow(&mut self, value: f64, limit: f64, chance: f64, proven: bool) -> bool {
+        let most = if proven || self.has_held() { MOST.1 } else { MOST.0 };
         let off = ((value - limit) / chance.max(f64::MIN_POSITIVE)).clamp(-2.0, most);
         self.sum = (self.sum + off).max(0.0);
         self.held = if off <= 0.0 { self.held.saturating_add(1) } else { self.held };
@@ -91,15 +91,17 @@ mod tests {
     #[test]
     fn one_far_sample_decides_only_over_what_is_new() {
         let mut new = GoalWatch::default();
-        assert!(new.follow(400.0, 300.0, 5.0));
+        assert!(new.follow(400.0, 300.0, 5.0, false));
+        let mut known = GoalWatch::default();
+        assert!(!known.follow(400.0, 300.0, 5.0, true) && known.follow(400.0, 300.0, 5.0, true));
         let mut held = GoalWatch::default();
-        assert!((0..20).all(|_| !held.follow(280.0, 300.0, 5.0)));
-        assert!(!held.follow(9_000.0, 300.0, 5.0));
-        assert!(held.follow(9_000.0, 300.0, 5.0));
+        assert!((0..20).all(|_| !held.follow(280.0, 300.0, 5.0, false)));
+        assert!(!held.follow(9_000.0, 300.0, 5.0, false));
+        assert!(held.follow(9_000.0, 300.0, 5.0, false));
         // What misses by little decides after some time; what is at times beyond by chance does not.
         let mut little = GoalWatch::default();
-        assert!((0..20).any(|_| little.follow(303.0, 300.0, 6.0)));
+        assert!((0..20).any(|_| little.follow(303.0, 300.0, 6.0, false)));
         let mut chance = GoalWatch::default();
-        assert!((0..1_000).all(|n| !chance.follow(if n % 20 == 0 { 312.0 } else { 292.0 }, 300.0, 5.0)));
+        assert!((0..1_000).all(|n| !chance.follow(if n % 20 == 0 { 312.0 } else { 292.0 }, 300.0, 5.0, false)));
     }
 }

@@ -10,10 +10,15 @@
 //! settings within the same bounds that cost the least CPU over the day among those that keep the goal at least 97 % of
 //! it; if none do, those that keep it longest.
 //!
+//! The canaries are controllers that are broken on purpose: one never goes back, one never dares. They must fail.
+//!
 //! `ABEY_TUNE_CURVES=50 cargo test -p abey-tune --release --test days -- --nocapture` is the whole of it: 50 days, on a finer
 //! grid of loads, with more seeds. `ABEY_TUNE_SEED` is the seed of the first.
 
+mod constant;
 mod curve;
+#[path = "../host/mod.rs"]
+mod host;
 mod slices;
 
 use abey_delivery::{Family, ModeSettings, Nanos, describe};
@@ -135,12 +140,48 @@ fn number(name: &str) -> Option<u64> {
 /// The bounds, the grid and the slices, coarser for a few days than for many.
 fn host(many: bool) -> (Bounds, Slices) {
     let us = Nanos::from_micros;
-    let flush = if many { us(10)..=us(200) } else { us(25)..=us(200) };
+    let flush = if many { us(10)..=us(300) } else { us(25)..=us(300) };
     let suspend = Nanos::from_millis(5)..=Nanos::from_millis(20);
     let bounds = Bounds::new(flush, suspend, &[Family::Base, Family::Defer, Family::Suspend]).expect("sound");
     let grid = if many { Grid { factor: 1.1, seeds: 4 } } else { Grid { factor: 1.2, seeds: 2 } };
     let slices = Slices::new("epyc-7662", grid, &bounds.settings());
     (bounds, slices)
+}
+
+fn tuner(bounds: &Bounds, curve: &Curve) -> Controller {
+    let goal = Goal::P99(Nanos::from_micros(curve.goal_us));
+    Controller::new(goal, bounds.clone(), None).expect("sound")
+}
+
+/// Follows a controller towards less CPU, and never back.
+struct NeverBack(Controller, ModeSettings);
+
+impl Tuner for NeverBack {
+    fn settings(&self) -> ModeSettings {
+        self.1
+    }
+
+    fn handle_sample(&mut self, now: Nanos, sample: &Sample) -> bool {
+        let wanted = self.0.handle_sample(now, sample).settings;
+        let further = wanted.napi.gro_flush_timeout > self.1.napi.gro_flush_timeout;
+        if further {
+            self.1 = wanted;
+        }
+        further
+    }
+}
+
+/// Stays with what it began with.
+struct NeverForward(ModeSettings);
+
+impl Tuner for NeverForward {
+    fn settings(&self) -> ModeSettings {
+        self.0
+    }
+
+    fn handle_sample(&mut self, _: Nanos, _: &Sample) -> bool {
+        false
+    }
 }
 
 #[test]
@@ -151,14 +192,14 @@ fn days_keep_the_goal_at_little_more_than_the_best_fixed_settings() {
     let (bounds, mut slices) = host(curves.is_some());
     let all = bounds.settings();
     let mut failures = Vec::new();
+    let mut totals: Vec<(Day, Day)> = Vec::new();
     for seed in seed..seed + curves.unwrap_or(3) {
         let curve = Curve::random(seed, 1e9 / INTERVAL.as_nanos() as f64);
-        let goal = Goal::P99(Nanos::from_micros(curve.goal_us));
-        let mut tuner = Controller::new(goal, bounds.clone(), None).expect("sound");
-        let day = run_day(&mut tuner, &mut slices, &curve);
+        let day = run_day(&mut tuner(&bounds, &curve), &mut slices, &curve);
         let (settings, fixed) = best_fixed(&all, &mut slices, &curve);
         println!(
-            "day {seed:3}, {goal}: kept {:6.2} %, CPU {:5.2} %, {:4} changes; fixed {:12} keeps {:6.2} %, CPU {:5.2} %: ratio {:.3}",
+            "day {seed:3}, p99={}us: kept {:6.2} %, CPU {:5.2} %, {:4} changes; fixed {:11} keeps {:6.2} %, CPU {:5.2} %: ratio {:.3}",
+            curve.goal_us,
             day.kept() * 100.0,
             day.cpu() * 100.0,
             day.changes,
@@ -170,6 +211,38 @@ fn days_keep_the_goal_at_little_more_than_the_best_fixed_settings() {
         if !passes(&day, &fixed) {
             failures.push(seed);
         }
+        totals.push((day, fixed));
     }
+    let kept = totals.iter().map(|(day, _)| day.kept()).fold(1.0, f64::min);
+    let ratios = || totals.iter().map(|(day, fixed)| day.cpu() / fixed.cpu());
+    let mean = ratios().sum::<f64>() / totals.len() as f64;
+    println!(
+        "{} days: kept at least {:.2} % of each; CPU {mean:.3} times the best fixed settings' on average, {:.3} at most",
+        totals.len(),
+        kept * 100.0,
+        ratios().fold(0.0, f64::max)
+    );
     assert!(failures.is_empty(), "these days fail: {failures:?}");
+    constant::swings_at_most_twice_an_hour(&bounds, &mut slices);
+    canaries(&bounds, &mut slices, seed);
+}
+
+/// The check above can fail: a controller that never goes back misses the goal, one that never dares costs too much.
+fn canaries(bounds: &Bounds, slices: &mut Slices, seed: u64) {
+    let (mut misses, mut costs) = (0, 0);
+    for seed in seed..seed + 2 {
+        let curve = Curve::random(seed, 1e9 / INTERVAL.as_nanos() as f64);
+        let (_, fixed) = best_fixed(&bounds.settings(), slices, &curve);
+        let start = tuner(bounds, &curve);
+        let reckless = run_day(&mut NeverBack(start.clone(), start.settings()), slices, &curve);
+        misses += u32::from(reckless.kept() < LEAST_KEPT);
+        let timid = run_day(&mut NeverForward(bounds.settings()[1]), slices, &curve);
+        costs += u32::from(timid.cpu() > MOST_CPU * fixed.cpu());
+        println!(
+            "canaries of day {seed}: never back keeps {:.2} %, never forward costs {:.3} times as much",
+            reckless.kept() * 100.0,
+            timid.cpu() / fixed.cpu()
+        );
+    }
+    assert!(misses > 0 && costs > 0, "{misses} of 2 miss, {costs} of 2 cost too much");
 }

@@ -8,10 +8,11 @@ use std::collections::HashMap;
 
 use abey_delivery::{ModeSettings, Nanos, nearest_mode};
 use abey_sim::reference::run_all;
-use abey_sim::{Load, Outcome, Profile, Scenario};
-use abey_tune::{Latency, Sample};
+use abey_sim::{Load, Profile, Scenario};
+use abey_tune::Sample;
 
 use crate::curve::LOADS;
+use crate::host::sample;
 
 pub(crate) const INTERVAL: Nanos = Nanos::from_millis(250);
 
@@ -64,7 +65,7 @@ impl Slices {
         let all = (0..grid.loads()).flat_map(|load| (1..=grid.seeds).map(move |seed| (load, seed)));
         let scenarios: Vec<Scenario> = all.map(|(load, seed)| scenario(load, seed)).collect();
         let outcomes = run_all(&self.profile, &scenarios).expect("sound scenarios");
-        self.known.insert(*settings, outcomes.iter().map(sample).collect());
+        self.known.insert(*settings, outcomes.iter().map(|outcome| sample(outcome, INTERVAL)).collect());
     }
 
     /// What one interval is like.
@@ -73,20 +74,5 @@ impl Slices {
             self.add(settings);
         }
         self.known[settings][load * self.grid.seeds as usize + (seed % self.grid.seeds) as usize]
-    }
-}
-
-/// What a controller sees of a run.
-fn sample(outcome: &Outcome) -> Sample {
-    let answers = outcome.qps * INTERVAL.as_nanos() as f64 / 1e9;
-    let polls = outcome.polls_per_query * answers;
-    let nanos = |micros: f64| Nanos::from_nanos((micros * 1e3) as u64);
-    Sample {
-        interval: INTERVAL,
-        packets: (outcome.packets_per_poll * polls).round() as u64,
-        polls: polls.round() as u64,
-        empty_polls: (outcome.empty_polls_percent / 100.0 * polls).round() as u64,
-        cpu: outcome.cpu_percent / 100.0,
-        latency: Some(Latency { count: answers as u64, p50: nanos(outcome.p50_us), p99: nanos(outcome.p99_us) }),
     }
 }

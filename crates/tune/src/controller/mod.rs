@@ -14,7 +14,8 @@
 //!
 //! *Try what is unknown, briefly.* Which family is cheapest depends on the host. A family of which nothing is known near
 //! this load is tried for three samples, if a guess says that the goal would hold, and kept if it pays. What is learned
-//! at one load serves its neighbours, so there are few trials in a day.
+//! at one load serves its neighbours, and more: plain interrupts that do not pay at a low load do not at a higher one either,
+//! and suspension is the other way round. So there are few trials in a day.
 //!
 //! *Room for chance.* A forecast is of what is hardly exceeded: the mean and two and a half deviations, as they were seen.
 //! A steady load gets close to its goal, and an unsteady one keeps away from it.
@@ -26,22 +27,22 @@
 //! millisecond more is what other flows on the queue may have to wait. So it is the shortest within the bounds that is twenty
 //! times the time of a batch.
 
-use abey_delivery::{Family, ModeSettings, Nanos};
+mod options;
+
+use abey_delivery::{ModeSettings, Nanos};
 
 use crate::bounds::Bounds;
 use crate::choice::Choice;
-use crate::forecast::{Forecast, NEAR};
 use crate::goal::{Goal, ParseGoalError};
 use crate::memory::{Lesson, Memory};
 use crate::reason::{Reason, Why};
 use crate::restraint::{Direction, Restraint};
 use crate::sample::Sample;
 use crate::watch::{GoalWatch, LoadWatch};
+use options::cautious;
 
 /// Forecasts keep this far within the limit.
 const ROOM: f64 = 0.97;
-/// The share of a goal for latency that the host may use where only the host's share is seen.
-const HOSTS_SHARE: f64 = 0.5;
 /// Gains below this are not worth a change.
 const WORTH: f64 = 0.02;
 /// The same where the load has changed, and the settings still suit.
@@ -54,8 +55,6 @@ const TRIAL: u32 = 3;
 const BLIND: u32 = 4;
 /// Octaves that the load may drift before what is right is looked up again.
 const DRIFT: f64 = 0.25;
-/// How many batches irq-suspend-timeout outlasts.
-const BATCHES: f64 = 20.0;
 
 /// What to do now.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -198,12 +197,13 @@ impl Controller {
         if std::mem::take(&mut self.settling) {
             return Why::Settling;
         }
+        let proven = self.is_proven(load);
         let current = self.current;
         self.memory_mut().learn(now, current, lesson);
         self.calm += 1;
         let load = self.load.load().unwrap_or(load);
-        if self.misses(&lesson) {
-            return self.back_off(now, load, Why::Missed);
+        if self.misses(&lesson, proven) {
+            return self.back_off(now, load, Why::Missed, proven);
         }
         if self.trial.is_some() {
             return if self.calm < TRIAL { Why::Trial } else { self.judge(now, load) };
@@ -251,11 +251,11 @@ impl Controller {
     }
 
     /// Whether the goal is missed, and not by chance.
-    fn misses(&mut self, lesson: &Lesson) -> bool {
+    fn misses(&mut self, lesson: &Lesson, proven: bool) -> bool {
         let limit = self.limit();
         match self.goal {
-            Goal::P99(_) => self.watch.follow(lesson.latency, limit, lesson.noise),
-            Goal::Cpu(_) => self.watch.follow(lesson.cpu, limit, lesson.cpu * 0.02 + 0.002),
+            Goal::P99(_) => self.watch.follow(lesson.latency, limit, lesson.noise, proven),
+            Goal::Cpu(_) => self.watch.follow(lesson.cpu, limit, lesson.cpu * 0.02 + 0.002, proven),
         }
     }
 
@@ -281,8 +281,11 @@ impl Controller {
     }
 
     /// Goes back to what keeps the goal.
-    fn back_off(&mut self, now: Nanos, load: f64, why: Why) -> Why {
-        let proven = self.watch.has_held() && self.trial.is_none();
+    fn back_off(&mut self, now: Nanos, load: f64, why: Why, proven: bool) -> Why {
+        let proven = proven || (self.watch.has_held() && self.trial.is_none());
+        if self.trial.is_some() {
+            self.restraint.failed_to_pay(now, self.current.family, load);
+        }
         self.restraint.failed(now, self.current, load, proven);
         let Some(here) = self.memory().forecast(self.current, load) else { return why };
         let home = self.trial.take().and_then(|home| Some((home, self.memory().forecast(home, load)?)));
@@ -300,10 +303,7 @@ impl Controller {
 
     /// Where nothing keeps the goal: what comes nearest, if it comes much nearer.
     fn reach(&mut self, now: Nanos, load: f64, direction: Direction, otherwise: Why) -> Why {
-        let all = self.choices.iter().map(|choice| self.with_suspend(*choice));
-        let allowed = all.filter(|choice| *choice == self.current || !self.forbids(now, *choice, load));
-        let known = allowed.filter_map(|choice| Some((choice, self.memory().forecast(choice, load)?)));
-        let nearest = known.min_by(|(_, a), (_, b)| self.held(a).total_cmp(&self.held(b)));
+        let nearest = self.nearest_to_goal(now, load);
         let here = self.memory().forecast(self.current, load);
         self.watch = GoalWatch::default();
         self.trial = None;
@@ -322,7 +322,7 @@ impl Controller {
         self.calm = 0;
         let Some(here) = self.memory().forecast(self.current, load) else { return Why::Holds };
         if self.room_is_thin(load) {
-            return self.back_off(now, load, Why::RoomTooThin);
+            return self.back_off(now, load, Why::RoomTooThin, true);
         }
         if let Some(why) = self.lengthen_suspension() {
             return why;
@@ -353,26 +353,6 @@ impl Controller {
         }
     }
 
-    /// A family of which nothing is known near this load, and that may well keep the goal.
-    fn untried(&self, now: Nanos, load: f64) -> Option<Choice> {
-        let mut families: Vec<Family> = self.choices.iter().map(|choice| choice.family).collect();
-        families.dedup();
-        families
-            .retain(|family| *family != self.current.family && !(spins(*family) && matches!(self.goal, Goal::P99(_))));
-        families.into_iter().find_map(|family| {
-            let of_family = self.choices.iter().filter(|choice| choice.family == family);
-            let alike = of_family.min_by_key(|choice| {
-                let (flush, here) = (choice.flush.as_nanos(), self.current.flush.as_nanos());
-                flush.abs_diff(here)
-            })?;
-            let choice = self.with_suspend(*alike);
-            let known = self.memory().forecast(choice, load)?.away.is_some_and(|away| away <= NEAR);
-            let guess = self.memory().guess(choice, self.current, load)?;
-            let may_hold = self.held(&guess) <= self.limit() * ROOM;
-            (!known && may_hold && !self.forbids(now, choice, load)).then_some(choice)
-        })
-    }
-
     /// The end of a trial.
     fn judge(&mut self, now: Nanos, load: f64) -> Why {
         let Some(home) = self.trial.take() else { return Why::Holds };
@@ -384,31 +364,10 @@ impl Controller {
         if gain >= WORTH && self.held(&here) <= self.limit() {
             return self.keep(Why::TrialPaid(gain));
         }
+        self.restraint.failed_to_pay(now, self.current.family, load);
         self.restraint.moved(now, load, Direction::Back);
         self.take(load, home);
         Why::TrialOver
-    }
-
-    /// The choice that keeps the goal, by a family that is known, at the least price.
-    fn best(&self, now: Nanos, load: f64) -> Option<(Choice, Forecast)> {
-        let allowed = self.choices.iter().map(|choice| self.with_suspend(*choice));
-        let known = allowed.filter_map(|choice| {
-            let forecast = self.memory().forecast(choice, load)?;
-            let keeps = forecast.away.is_some() && self.held(&forecast) <= self.limit() * ROOM;
-            (keeps && !self.forbids(now, choice, load)).then_some((choice, forecast))
-        });
-        known.min_by(|(_, a), (_, b)| self.price(a).total_cmp(&self.price(b)))
-    }
-
-    /// Whether chance alone would break the goal every so often.
-    fn room_is_thin(&self, load: f64) -> bool {
-        let Some(cell) = self.memory().exact(self.current, load).filter(|cell| cell.samples >= 2 * CALM) else {
-            return false;
-        };
-        match self.goal {
-            Goal::P99(_) => cell.latency.mean + 1.5 * cell.latency.deviation > self.limit(),
-            Goal::Cpu(_) => cell.cpu(load) > self.limit(),
-        }
     }
 
     /// Lets a suspension that has become too short outlast the batches.
@@ -419,15 +378,6 @@ impl Controller {
             self.settling = true;
             Why::LongerSuspension
         })
-    }
-
-    fn with_suspend(&self, choice: Choice) -> Choice {
-        if choice.family != Family::Suspend {
-            return choice;
-        }
-        let needed = (self.batch * BATCHES) as u64;
-        let enough = self.suspends.iter().find(|span| span.as_nanos() >= needed);
-        Choice { suspend: *enough.or(self.suspends.last()).unwrap_or(&choice.suspend), ..choice }
     }
 
     fn take(&mut self, load: f64, choice: Choice) {
@@ -450,64 +400,11 @@ impl Controller {
         why
     }
 
-    /// The side of the goal that must hold.
-    fn held(&self, forecast: &Forecast) -> f64 {
-        match self.goal {
-            Goal::P99(_) => forecast.latency,
-            Goal::Cpu(_) => forecast.cpu,
-        }
-    }
-
-    /// The side that is to be small.
-    fn price(&self, forecast: &Forecast) -> f64 {
-        match self.goal {
-            Goal::P99(_) => forecast.cpu,
-            Goal::Cpu(_) => forecast.latency,
-        }
-    }
-
-    /// How much smaller the price is, as a share.
-    fn gain(&self, of: &Forecast, over: &Forecast) -> f64 {
-        1.0 - self.price(of) / self.price(over).max(f64::MIN_POSITIVE)
-    }
-
-    fn limit(&self) -> f64 {
-        match self.goal {
-            Goal::P99(limit) if self.is_estimated => limit.as_nanos() as f64 * HOSTS_SHARE,
-            Goal::P99(limit) => limit.as_nanos() as f64,
-            Goal::Cpu(share) => share,
-        }
-    }
-
-    fn forbids(&self, now: Nanos, choice: Choice, load: f64) -> bool {
-        self.restraint.forbids(now, choice, load, matches!(self.goal, Goal::P99(_)))
-    }
-
     fn memory(&self) -> &Memory {
         if self.is_estimated { &self.estimated } else { &self.measured }
     }
 
     fn memory_mut(&mut self) -> &mut Memory {
         if self.is_estimated { &mut self.estimated } else { &mut self.measured }
-    }
-}
-
-fn spins(family: Family) -> bool {
-    matches!(family, Family::NapiBusy | Family::FullBusy)
-}
-
-/// What to begin with: the gentlest family that is allowed; a timeout well within a goal for latency, or the longest under
-/// one for CPU.
-fn cautious(goal: Goal, choices: &[Choice]) -> Choice {
-    let gentle = [Family::Defer, Family::Suspend, Family::Base, Family::NapiBusy, Family::FullBusy];
-    let family = gentle.into_iter().find(|family| choices.iter().any(|choice| choice.family == *family));
-    let mut of_family = choices.iter().filter(|choice| Some(choice.family) == family);
-    let first = *of_family.clone().next().expect("bounds allow at least one family");
-    match goal {
-        Goal::P99(limit) => {
-            let short = |choice: &&Choice| choice.flush.as_nanos() <= limit.as_nanos() / 6;
-            *of_family.rfind(short).unwrap_or(&first)
-        }
-        Goal::Cpu(_) => *of_family.next_back().unwrap_or(&first),
     }
 }

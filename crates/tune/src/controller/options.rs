@@ -1,0 +1,139 @@
+//! What there is to choose, and what is expected of it.
+
+use abey_delivery::{Family, Nanos};
+
+use super::{CALM, Controller, ROOM};
+use crate::choice::Choice;
+use crate::forecast::{Forecast, NEAR};
+use crate::goal::Goal;
+
+/// The share of a goal for latency that the host may use where only the host's share is seen.
+const HOSTS_SHARE: f64 = 0.5;
+/// How many batches irq-suspend-timeout outlasts.
+const BATCHES: f64 = 20.0;
+
+impl Controller {
+    /// The choice that keeps the goal, by a family that is known, at the least price.
+    pub(super) fn best(&self, now: Nanos, load: f64) -> Option<(Choice, Forecast)> {
+        let allowed = self.choices.iter().map(|choice| self.with_suspend(*choice));
+        let known = allowed.filter_map(|choice| {
+            let forecast = self.memory().known(choice, load)?;
+            let keeps = self.held(&forecast) <= self.limit() * ROOM;
+            (keeps && !self.forbids(now, choice, load)).then_some((choice, forecast))
+        });
+        known.min_by(|(_, a), (_, b)| self.price(a).total_cmp(&self.price(b)))
+    }
+
+    /// A family of which nothing is known near this load, and that may well keep the goal.
+    pub(super) fn untried(&self, now: Nanos, load: f64) -> Option<Choice> {
+        let mut families: Vec<Family> = self.choices.iter().map(|choice| choice.family).collect();
+        families.dedup();
+        families
+            .retain(|family| *family != self.current.family && !(spins(*family) && matches!(self.goal, Goal::P99(_))));
+        families.into_iter().find_map(|family| {
+            let of_family = self.choices.iter().filter(|choice| choice.family == family);
+            let alike = of_family.min_by_key(|choice| {
+                let (flush, here) = (choice.flush.as_nanos(), self.current.flush.as_nanos());
+                flush.abs_diff(here)
+            })?;
+            let choice = self.with_suspend(*alike);
+            let known = self.memory().known(choice, load).and_then(|known| known.away).is_some_and(|away| away <= NEAR);
+            let guess = self.memory().guess(choice, self.current, load)?;
+            let may_hold = self.held(&guess) <= self.limit() * ROOM;
+            let in_vain = self.restraint.tried_in_vain(now, family, load) || self.forbids(now, choice, load);
+            (!known && may_hold && !in_vain).then_some(choice)
+        })
+    }
+
+    /// Whether the current choice was seen to keep the goal at this load, and not only by luck.
+    pub(super) fn is_proven(&self, load: f64) -> bool {
+        self.memory().exact(self.current, load).is_some_and(|cell| {
+            let held = match self.goal {
+                Goal::P99(_) => cell.latency.upper(),
+                Goal::Cpu(_) => cell.cpu(load),
+            };
+            cell.samples >= CALM && held <= self.limit()
+        })
+    }
+
+    /// Whether chance alone would break the goal every so often.
+    pub(super) fn room_is_thin(&self, load: f64) -> bool {
+        let Some(cell) = self.memory().exact(self.current, load).filter(|cell| cell.samples >= 2 * CALM) else {
+            return false;
+        };
+        match self.goal {
+            Goal::P99(_) => cell.latency.mean + 1.5 * cell.latency.deviation > self.limit(),
+            Goal::Cpu(_) => cell.cpu(load) > self.limit(),
+        }
+    }
+
+    pub(super) fn with_suspend(&self, choice: Choice) -> Choice {
+        if choice.family != Family::Suspend {
+            return choice;
+        }
+        let needed = (self.batch * BATCHES) as u64;
+        let enough = self.suspends.iter().find(|span| span.as_nanos() >= needed);
+        Choice { suspend: *enough.or(self.suspends.last()).unwrap_or(&choice.suspend), ..choice }
+    }
+
+    /// The side of the goal that must hold.
+    pub(super) fn held(&self, forecast: &Forecast) -> f64 {
+        match self.goal {
+            Goal::P99(_) => forecast.latency,
+            Goal::Cpu(_) => forecast.cpu,
+        }
+    }
+
+    /// The side that is to be small.
+    pub(super) fn price(&self, forecast: &Forecast) -> f64 {
+        match self.goal {
+            Goal::P99(_) => forecast.cpu,
+            Goal::Cpu(_) => forecast.latency,
+        }
+    }
+
+    /// How much smaller the price is, as a share.
+    pub(super) fn gain(&self, of: &Forecast, over: &Forecast) -> f64 {
+        1.0 - self.price(of) / self.price(over).max(f64::MIN_POSITIVE)
+    }
+
+    pub(super) fn limit(&self) -> f64 {
+        match self.goal {
+            Goal::P99(limit) if self.is_estimated => limit.as_nanos() as f64 * HOSTS_SHARE,
+            Goal::P99(limit) => limit.as_nanos() as f64,
+            Goal::Cpu(share) => share,
+        }
+    }
+
+    pub(super) fn forbids(&self, now: Nanos, choice: Choice, load: f64) -> bool {
+        self.restraint.forbids(now, choice, load, matches!(self.goal, Goal::P99(_)))
+    }
+
+    /// The choice that comes nearest to the goal.
+    pub(super) fn nearest_to_goal(&self, now: Nanos, load: f64) -> Option<(Choice, Forecast)> {
+        let all = self.choices.iter().map(|choice| self.with_suspend(*choice));
+        let allowed = all.filter(|choice| *choice == self.current || !self.forbids(now, *choice, load));
+        let known = allowed.filter_map(|choice| Some((choice, self.memory().forecast(choice, load)?)));
+        known.min_by(|(_, a), (_, b)| self.held(a).total_cmp(&self.held(b)))
+    }
+}
+
+fn spins(family: Family) -> bool {
+    matches!(family, Family::NapiBusy | Family::FullBusy)
+}
+
+/// What to begin with: the gentlest family that is allowed; a timeout well within a goal for latency, or the longest under
+/// one for CPU.
+pub(super) fn cautious(goal: Goal, choices: &[Choice]) -> Choice {
+    let gentle = [Family::Defer, Family::Suspend, Family::Base, Family::NapiBusy, Family::FullBusy];
+    let family = gentle.into_iter().find(|family| choices.iter().any(|choice| choice.family == *family));
+    let mut of_family = choices.iter().filter(|choice| Some(choice.family) == family);
+    let first = *of_family.clone().next().expect("bounds allow at least one family");
+    match goal {
+        Goal::P99(limit) => {
+            let short = |choice: &&Choice| choice.flush.as_nanos() <= limit.as_nanos() / 6;
+            *of_family.rfind(short).unwrap_or(&first)
+        }
+        Goal::Cpu(_) => *of_family.next_back().unwrap_or(&first),
+    }
+}
