@@ -17,7 +17,7 @@ use abey_linux::netlink::Netlink;
 use abey_linux::netns::NetNs;
 use abey_linux::spawn::CommandPlace;
 use abey_linux::veth::{End, create};
-use common::{ABEY, DEADLINE, Running, await_that, finish, has, is_root, napi_settings, unique};
+use common::{ABEY, Running, await_some, await_that, finish, has, is_root, napi_settings, unique};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
@@ -40,7 +40,7 @@ impl Bed {
         common::library();
         let place = tempfile::tempdir().expect("directory");
         let notify = UnixDatagram::bind(place.path().join("notify")).expect("a socket");
-        notify.set_read_timeout(Some(DEADLINE)).expect("a time limit");
+        notify.set_nonblocking(true).expect("a socket");
         let (server, client) = (NetNs::create().expect("namespace"), NetNs::create().expect("namespace"));
         let bed = Self { server, client, name: unique("aw"), place, notify };
         bed.make();
@@ -78,7 +78,7 @@ impl Bed {
     /// Waits until the watch tells systemd this.
     fn await_told(&self, what: &str) {
         let mut text = [0; 256];
-        let length = self.notify.recv(&mut text).expect("a message");
+        let length = await_some(&format!("no {what}"), || self.notify.recv(&mut text).ok());
         assert_eq!(String::from_utf8_lossy(&text[..length]).trim(), what);
     }
 
