@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use abey_datapath::control::Change;
 use abey_linux::apply::restore_abandoned;
-use abey_linux::process::{self, EpollNote};
+use abey_linux::process::{self, EpollNote, ProcessError};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, setsid};
 
@@ -164,12 +164,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     end(&members);
     // As much as possible: what cannot be put back is no reason to leave the rest.
-    let epolls = epolls.iter().map(EpollNote::put_back).fold(Ok(()), |all, one| all.and(one));
+    let failed: Vec<ProcessError> = epolls.iter().filter_map(|note| note.put_back().err()).collect();
     let datapath = datapath.map_or(Ok(()), |(pid, back)| put_back_datapath(pid, &back));
     restore_abandoned(&args.journals)?;
-    epolls.map_err(Failure::check)?;
     datapath?;
-    Ok(ExitCode::SUCCESS)
+    failed.into_iter().next().map_or(Ok(ExitCode::SUCCESS), |error| Err(Failure::check(error)))
 }
 
 /// Puts a datapath back, unless it has ended.

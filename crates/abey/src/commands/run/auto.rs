@@ -102,14 +102,14 @@ struct Engaged {
 
 enum Tuned {
     Kernel(Box<Kernel>),
-    Datapath(Served),
+    Datapath(Box<Served>),
 }
 
 impl Engaged {
     fn plant(&mut self) -> (&mut dyn Plant, &mut Tuner) {
         match &mut self.plant {
             Tuned::Kernel(kernel) => (&mut **kernel, &mut self.tuner),
-            Tuned::Datapath(served) => (served, &mut self.tuner),
+            Tuned::Datapath(served) => (&mut **served, &mut self.tuner),
         }
     }
 }
@@ -136,7 +136,7 @@ impl Auto<'_> {
             let served = Served::open(found, INTERVAL, None);
             let bounds = self.args.goal.bounds(&[Family::Base, Family::Defer, Family::Suspend])?;
             let tuner = Tuner::new(controller(self.goal, &bounds, &served.present())?, served.present(), false);
-            self.engage(Tuned::Datapath(served), tuner)?;
+            self.engage(Tuned::Datapath(Box::new(served)), tuner)?;
         }
         Ok(())
     }

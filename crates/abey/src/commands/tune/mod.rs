@@ -182,6 +182,12 @@ pub(crate) fn controller(goal: Goal, bounds: &Bounds, present: &ModeSettings) ->
     Controller::new(goal, bounds.clone(), start).map_err(Failure::usage)
 }
 
+/// Says what a change would be, one line for each setting.
+type Differences<'f, P> = &'f mut dyn FnMut(&mut P, &ModeSettings) -> Result<Vec<String>, Failure>;
+
+/// Tells the guard what leads back.
+type Note<'f, P> = &'f mut dyn FnMut(&P, &mut Guard);
+
 /// One `abey tune`.
 struct Session<'a> {
     args: &'a Args,
@@ -212,8 +218,8 @@ impl<'a> Session<'a> {
     fn run<P: Plant>(
         &mut self,
         plant: &mut P,
-        differences: &mut dyn FnMut(&mut P, &ModeSettings) -> Result<Vec<String>, Failure>,
-        note: &mut dyn FnMut(&P, &mut Guard),
+        differences: Differences<'_, P>,
+        note: Note<'_, P>,
     ) -> Result<(), Failure> {
         let dry = self.args.dry_run;
         let mut tuner = self.tuner()?;
@@ -258,12 +264,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn told<P: Plant>(
-        &mut self,
-        plant: &P,
-        look: &tuner::Look,
-        note: &mut dyn FnMut(&P, &mut Guard),
-    ) -> Result<(), Failure> {
+    fn told<P: Plant>(&mut self, plant: &P, look: &tuner::Look, note: Note<'_, P>) -> Result<(), Failure> {
         if let Some(guard) = self.guard.as_mut().filter(|_| look.changes()) {
             note(plant, guard);
         }
