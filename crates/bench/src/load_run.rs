@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abey_delivery::Mode;
 use abey_linux::counters::WorkCounter;
@@ -21,6 +21,8 @@ pub(crate) struct Driver<'a, N: Network> {
     world: World,
     mode: Mode,
     conditions: &'a Conditions,
+    /// How long the load waited for its CPU in the last run, as a share of it.
+    kept_waiting: f64,
 }
 
 impl<'a, N: Network> Driver<'a, N> {
@@ -37,7 +39,7 @@ impl<'a, N: Network> Driver<'a, N> {
         let config = Config::new(options).expect("the bench's own options are valid");
         let connected = abey_load::Load::connect_on(network, &config, Some(Arc::clone(&conditions.stop)));
         let load = connected.map_err(|source| failed(server, world, mode, Load::Max, source))?;
-        Ok(Self { load, server, world, mode, conditions })
+        Ok(Self { load, server, world, mode, conditions, kept_waiting: 0.0 })
     }
 
     /// One run; `at` is called at both ends of what is measured.
@@ -50,7 +52,12 @@ impl<'a, N: Network> Driver<'a, N> {
         at: &mut dyn FnMut(Phase),
     ) -> Result<Report, BenchError> {
         let config = run_config(load, duration, warmup, seed)?.stop_flag(Arc::clone(&self.conditions.stop));
-        self.load.run(&config, at).map_err(|source| failed(self.server, self.world, self.mode, load, source))
+        let (before, since) = (run_delay(), Instant::now());
+        let report =
+            self.load.run(&config, at).map_err(|source| failed(self.server, self.world, self.mode, load, source))?;
+        let waited = run_delay().zip(before).map_or(Duration::ZERO, |(now, before)| now.saturating_sub(before));
+        self.kept_waiting = waited.as_secs_f64() / since.elapsed().as_secs_f64();
+        Ok(report)
     }
 
     /// What the counters prove, or the error that they do not.
@@ -67,6 +74,9 @@ impl<'a, N: Network> Driver<'a, N> {
         said: (String, Option<String>),
     ) -> Run {
         let (proof, note) = said;
+        let late = (self.kept_waiting > KEPT_WAITING).then(|| {
+            "other programs ran on the load's CPU, so that requests and answers waited for the load".to_owned()
+        });
         Run {
             world: self.world,
             mode: self.mode,
@@ -76,9 +86,20 @@ impl<'a, N: Network> Driver<'a, N> {
             active: true,
             proof: Some(proof),
             client_bound: report.client_bound,
-            notes: note.into_iter().collect(),
+            notes: note.into_iter().chain(late).collect(),
         }
     }
+}
+
+/// A share of a run that the load may wait for its CPU without a word.
+const KEPT_WAITING: f64 = 0.005;
+
+/// How long the calling thread was ready to run and waited for a CPU so far (the second figure of
+/// `/proc/thread-self/schedstat`, in nanoseconds; Linux `Documentation/scheduler/sched-stats.rst`). `None` where the kernel
+/// does not count it.
+fn run_delay() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
 }
 
 fn run_config(load: Load, duration: Duration, warmup: Duration, seed: u64) -> Result<RunConfig, ConfigError> {

@@ -70,8 +70,23 @@ impl TestBed {
         Ok(Self { server, client, device, client_device, cpus, takers })
     }
 
+    /// The namespace of the server.
+    pub fn server(&self) -> &NetNs {
+        &self.server
+    }
+
+    /// The namespace of the load.
+    pub fn client(&self) -> &NetNs {
+        &self.client
+    }
+
+    /// The server's end of the pair.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Where a server listens on this port; nobody else is in its namespace.
-    pub(crate) fn address(port: u16) -> SocketAddr {
+    pub fn address(port: u16) -> SocketAddr {
         SocketAddr::new(SERVER, port)
     }
 

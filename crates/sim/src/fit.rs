@@ -1,4 +1,7 @@
-//! Fitting a host profile to the rows of a table, with CMA-ES on the logarithms of its figures.
+//! Fitting a host profile to measured figures, with CMA-ES on the logarithms of its own.
+//!
+//! [`search`] fits any figures of a profile to anything that can be simulated; [`fit`] does it for the rows of the IRQ
+//! suspension study.
 
 use abey_delivery::Nanos;
 use cmaes::{CMAESOptions, DVector};
@@ -9,11 +12,14 @@ use crate::profile::Profile;
 use crate::reference::{IrqSuspension, Row, run_all};
 
 /// A figure of the profile that is fitted, and the range it may come from.
-#[derive(Clone, Copy, Debug)]
-struct Parameter {
-    key: &'static str,
-    low: f64,
-    high: f64,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameter {
+    /// Its section and its name, with a dot between them.
+    pub key: &'static str,
+    /// The least that it may be, above 0.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
 }
 
 const fn parameter(key: &'static str, low: f64, high: f64) -> Parameter {
@@ -90,16 +96,42 @@ pub struct Fitted {
 /// # Errors
 /// If the profile cannot be used.
 pub fn fit(text: &str, options: &Options, progress: &mut dyn FnMut(usize, f64)) -> Result<Fitted, InputError> {
+    let study = IrqSuspension::new().fitted_rows();
+    search(text, &PARAMETERS, options, &mut |profile| study_cost(&study, profile, options), progress)
+}
+
+/// Fits these figures of a profile: `cost` says how far a candidate is off, the less the better, and is infinite for one that
+/// cannot be.
+///
+/// `progress` is called after every candidate with how many there were, and the least cost so far.
+///
+/// # Errors
+/// If the profile cannot be used.
+///
+/// # Panics
+/// If a parameter is no integer of the profile.
+pub fn search(
+    text: &str,
+    parameters: &[Parameter],
+    options: &Options,
+    cost: &mut dyn FnMut(&Profile) -> f64,
+    progress: &mut dyn FnMut(usize, f64),
+) -> Result<Fitted, InputError> {
     Profile::parse("profile", text)?;
     let document: DocumentMut = text.parse().expect("a profile that was read is TOML");
-    let study = IrqSuspension::new().fitted_rows();
     let start: Vec<f64> =
-        PARAMETERS.iter().map(|parameter| libm::log(figure(&document, parameter.key).max(1.0))).collect();
-    let before = cost(&study, &document, &start, options);
+        parameters.iter().map(|parameter| libm::log(figure(&document, parameter.key).max(1.0))).collect();
+    let mut cost = |figures: &[f64]| {
+        let text = with_figures(&document, parameters, figures).to_string();
+        let Ok(profile) = Profile::parse("candidate", &text) else { return f64::INFINITY };
+        let outside: f64 = parameters.iter().zip(figures).map(|(parameter, x)| parameter.overshoot(*x)).sum();
+        cost(&profile) + 100.0 * outside
+    };
+    let before = cost(&start);
     let mut best = (before, start.clone());
     let mut tried = 0;
     let objective = |x: &DVector<f64>| {
-        let cost = cost(&study, &document, x.as_slice(), options);
+        let cost = cost(x.as_slice());
         tried += 1;
         if cost < best.0 {
             best = (cost, x.as_slice().to_vec());
@@ -115,21 +147,18 @@ pub fn fit(text: &str, options: &Options, progress: &mut dyn FnMut(usize, f64)) 
     let _ = search.run();
     drop(search);
     let (after, figures) = best;
-    Ok(Fitted { text: with_figures(&document, &figures).to_string(), before, after })
+    Ok(Fitted { text: with_figures(&document, parameters, &figures).to_string(), before, after })
 }
 
 /// Small is good: squared errors in units of what would be a good fit, growing only linearly where far off.
-fn cost(study: &IrqSuspension, document: &DocumentMut, figures: &[f64], options: &Options) -> f64 {
-    let text = with_figures(document, figures).to_string();
-    let Ok(profile) = Profile::parse("candidate", &text) else { return f64::INFINITY };
+fn study_cost(study: &IrqSuspension, profile: &Profile, options: &Options) -> f64 {
     let queues = 4;
     let mut scenarios = study.scenarios(queues, options.requests, options.seed);
     for scenario in &mut scenarios {
         scenario.warmup = scenario.warmup.min(Nanos::from_millis(40));
     }
-    let Ok(outcomes) = run_all(&profile, &scenarios) else { return f64::INFINITY };
-    let outside: f64 = PARAMETERS.iter().zip(figures).map(|(parameter, x)| parameter.overshoot(*x)).sum();
-    study.rows_of(&outcomes, queues).iter().map(row_cost).sum::<f64>() + 100.0 * outside
+    let Ok(outcomes) = run_all(profile, &scenarios) else { return f64::INFINITY };
+    study.rows_of(&outcomes, queues).iter().map(row_cost).sum()
 }
 
 impl Parameter {
@@ -191,7 +220,8 @@ fn weight(row: &Row, column: &str, saturated: bool) -> f64 {
     }
 }
 
-fn huber(error: f64) -> f64 {
+/// The square of a small error, in units of what would be a good fit, and only the size of a large one.
+pub fn huber(error: f64) -> f64 {
     (1.0 + error * error).sqrt() - 1.0
 }
 
@@ -203,9 +233,9 @@ fn figure(document: &DocumentMut, key: &str) -> f64 {
     item.as_integer().expect("a fitted figure is an integer of the profile") as f64
 }
 
-fn with_figures(document: &DocumentMut, figures: &[f64]) -> DocumentMut {
+fn with_figures(document: &DocumentMut, parameters: &[Parameter], figures: &[f64]) -> DocumentMut {
     let mut document = document.clone();
-    for (parameter, x) in PARAMETERS.iter().zip(figures) {
+    for (parameter, x) in parameters.iter().zip(figures) {
         let mut item: &mut Item = document.as_item_mut();
         for part in parameter.key.split('.') {
             item = &mut item[part];

@@ -48,6 +48,9 @@ impl std::ops::Add for Cost {
 pub struct Profile {
     /// One sentence: which machine, and where the figures come from.
     pub description: String,
+    /// Of a profile that `abey calibrate` wrote: what it was measured with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibrated: Option<Calibrated>,
     /// The clock and the undisturbed pipeline.
     pub processor: Processor,
     /// Having nothing to do.
@@ -70,6 +73,28 @@ pub struct Profile {
     pub nic: Nic,
     /// Everything beyond the server's NIC.
     pub client: Client,
+}
+
+/// What a profile was measured with, which a plan is made for unless it is told otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibrated {
+    /// Whose delivery it was.
+    pub world: Delivery,
+    /// Receive queues, each with its CPU and its server thread.
+    pub queues: u32,
+    /// Connections to all of them.
+    pub connections: u32,
+}
+
+/// Whose delivery a calibrated profile is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Delivery {
+    /// The kernel's NAPI.
+    Linux,
+    /// Abey's, in user space.
+    Datapath,
 }
 
 /// The clock and the undisturbed pipeline.
@@ -130,6 +155,10 @@ pub struct Interrupt {
     pub nic: Cost,
     /// One of a timer's.
     pub timer: Cost,
+    /// From a timer's deadline to its interrupt: the clock event device, and a hypervisor's emulation of it. None unless
+    /// given.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub timer_late_ns: u64,
     /// Disturbance of the thread that was interrupted, by the interrupt alone.
     pub cold_cycles: u64,
 }
@@ -270,10 +299,32 @@ pub enum RxTimer {
     Throttle,
 }
 
+/// Who takes a queue's interrupts, and runs its softirq.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InterruptedCpu {
+    /// A CPU of the server's, as with every NIC.
+    #[default]
+    Server,
+    /// The CPU that sent the packet, as on a veth: it puts the packet into the receiver's ring, raises the receiver's softirq
+    /// on itself, and wakes the server's thread on another CPU. It is awake, since it has just sent, and its time is not the
+    /// server's. A timer runs on the CPU that armed it, which is the one that polled last.
+    Sender,
+}
+
+impl InterruptedCpu {
+    fn is_server(&self) -> bool {
+        *self == Self::Server
+    }
+}
+
 /// The NIC's receive side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nic {
+    /// Who is interrupted; the server unless given.
+    #[serde(default, skip_serializing_if = "InterruptedCpu::is_server")]
+    pub interrupts: InterruptedCpu,
     /// Size of a receive ring; further packets are dropped.
     pub ring_packets: usize,
     /// Moderation adapts itself; then `rx_usecs` and `rx_frames` are ignored.
@@ -320,6 +371,10 @@ pub struct Client {
     /// In a closed loop the next request acknowledges the answer, and there is no acknowledgement of its own.
     #[serde(default)]
     pub piggybacked_acks: bool,
+    /// Nor is there one in an open loop: the client delays its acknowledgements (RFC 1122, section 4.2.3.2), and the next
+    /// request of the connection comes before they are due, which is 40 ms in Linux.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub delayed_acks: bool,
     /// Share of requests sent back to back on a connection that stall in the client.
     pub stall_millionths: u64,
     /// For this long.
@@ -334,6 +389,10 @@ pub struct Client {
     /// makes of a burst. Without offload it is 2 (RFC 5681, section 4.2).
     #[serde(default = "default_segments_per_ack")]
     pub segments_per_ack: u32,
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 const fn default_mtu() -> u64 {

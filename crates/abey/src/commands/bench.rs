@@ -182,7 +182,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// What a second Ctrl-C finds is that the process ends at once; namespaces, shared memory and the server end with it.
-fn catch_signals(stop: &Arc<AtomicBool>, stopped_by: &Arc<AtomicUsize>) -> Result<(), Failure> {
+pub(super) fn catch_signals(stop: &Arc<AtomicBool>, stopped_by: &Arc<AtomicUsize>) -> Result<(), Failure> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(stop))
             .and_then(|_| signal_hook::flag::register_usize(signal, Arc::clone(stopped_by), signal as usize))
@@ -260,7 +260,7 @@ fn document(
 }
 
 /// Today, as `2026-11-20 13:28 UTC`.
-fn date() -> String {
+pub(super) fn date() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string()
 }
 
@@ -298,7 +298,7 @@ fn write_files(out: &Path, document: &Document, comparison: Option<&Comparison>)
 }
 
 /// On standard error, and only where somebody can see it move.
-fn progress_bar() -> ProgressBar {
+pub(super) fn progress_bar() -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -306,7 +306,7 @@ fn progress_bar() -> ProgressBar {
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)
 }
 
-fn failure(error: BenchError) -> Failure {
+pub(super) fn failure(error: BenchError) -> Failure {
     match error {
         BenchError::Lacks { .. } | BenchError::Count(_) | BenchError::Cpu(_) => Failure::lacks(error),
         BenchError::Namespace(error) => error.into(),

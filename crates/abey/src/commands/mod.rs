@@ -2,6 +2,7 @@
 
 mod apply;
 mod bench;
+mod calibrate;
 mod dump;
 mod exporter;
 mod generate;
@@ -30,6 +31,7 @@ pub(crate) enum Command {
     Generate(generate::Args),
     Exporter(exporter::Args),
     Dump(dump::Args),
+    Calibrate(calibrate::Args),
     Run(run::Args),
     #[command(hide = true)]
     Guard(guard::Args),
@@ -51,6 +53,7 @@ impl Command {
             Self::Exporter(args) => exporter::run(args),
             Self::Generate(args) => generate::run(args),
             Self::Dump(args) => dump::run(args),
+            Self::Calibrate(args) => calibrate::run(args),
             Self::Run(args) => run::run(args),
             Self::Guard(args) => guard::run(args),
             Self::Load(args) => load::run(args),

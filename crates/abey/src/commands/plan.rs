@@ -14,6 +14,7 @@ use abey_delivery::Nanos;
 use abey_sim::plan::{
     Bound, CPU_MARGIN, Candidate, Effort, Goal, LoadRange, P99_MARGIN, Plan, Progress, Requirements, describe,
 };
+use abey_sim::profile::Delivery;
 use abey_sim::{Profile, SettingsFile};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -39,15 +40,16 @@ pub(crate) struct Args {
     /// The processor time of the application for a request (such as 8us); the profile's own unless given
     #[arg(long, value_name = "TIME")]
     service: Option<Nanos>,
-    /// Receive queues, each with its CPU and its server thread
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    queues: u32,
-    /// Connections; 560 a queue unless given
+    /// Receive queues, each with its CPU and its server thread [default: those of a calibrated profile, or 8]
+    #[arg(long, value_name = "N")]
+    queues: Option<u32>,
+    /// Connections [default: those of a calibrated profile for each queue, or 560]
     #[arg(long, value_name = "N")]
     connections: Option<u32>,
-    /// Whose delivery to plan for: only what Linux has, or also hold and the work pool
-    #[arg(long, value_enum, default_value_t = World::Linux)]
-    world: World,
+    /// Whose delivery to plan for: only what Linux has, or also hold and the work pool [default: what a calibrated profile
+    /// was measured with, or linux]
+    #[arg(long, value_enum)]
+    world: Option<World>,
     /// Write the recommended settings to a file, for abey run, set and sim
     #[arg(long, value_name = "FILE.toml")]
     output: Option<PathBuf>,
@@ -83,7 +85,7 @@ struct Told<'a> {
 
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let profile = Profile::load(&args.profile).map_err(Failure::usage)?;
-    let wanted = requirements(&args);
+    let wanted = requirements(&args, &profile);
     for path in args.output.iter().chain(&args.svg) {
         check_directory(path)?;
     }
@@ -106,17 +108,23 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(done)
 }
 
-fn requirements(args: &Args) -> Requirements {
+fn requirements(args: &Args, profile: &Profile) -> Requirements {
     let goal = match (args.p99, args.cpu) {
         (Some(p99), _) => Goal::P99AtMost(p99),
         (None, cpu) => Goal::CpuAtMost(cpu.expect("clap asks for one of them")),
     };
-    let connections = args.connections.unwrap_or(args.queues.saturating_mul(560));
-    let linux = args.world == World::Linux;
+    let calibrated = profile.calibrated;
+    let queues = args.queues.or(calibrated.map(|with| with.queues)).unwrap_or(8);
+    let each = calibrated.map_or(560, |with| with.connections.div_ceil(with.queues.max(1)));
+    let connections = args.connections.unwrap_or(queues.saturating_mul(each));
+    let linux = match (args.world, calibrated) {
+        (Some(world), _) => world == World::Linux,
+        (None, with) => with.is_none_or(|with| with.world == Delivery::Linux),
+    };
     let requests = f64::from(args.requests);
     let effort = Effort { screening_requests: requests / 2.0, confirming_requests: requests, ..Effort::default() };
     Requirements {
-        queues: args.queues,
+        queues,
         connections,
         service: args.service,
         linux,

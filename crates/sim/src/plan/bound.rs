@@ -108,7 +108,7 @@ fn dispatch(profile: &Profile, threaded: bool) -> Nanos {
     let poll = softirq.poll + disturbed.times(DEFAULT_WEIGHT.into());
     let cost = profile.interrupt.nic + profile.interrupt.timer + softirq.enter + poll;
     let cold = profile.idle.cold_cycles + profile.interrupt.cold_cycles;
-    let mut ns = profile.idle.exit_ns + time(profile, cost) + cycles(profile, cold);
+    let mut ns = profile.interrupt.timer_late_ns + profile.idle.exit_ns + time(profile, cost) + cycles(profile, cold);
     if threaded {
         ns += time(profile, profile.thread.wake) + cycles(profile, profile.thread.cold_cycles);
     }

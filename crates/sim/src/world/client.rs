@@ -349,9 +349,10 @@ impl World<'_> {
         self.counts.sent += 1;
         let queue = self.clients.connections[conn as usize].queue;
         // A segment that comes with the next request acknowledges the answer as well.
-        let piggybacked = self.profile.client.piggybacked_acks && self.clients.process.is_none();
+        let client = &self.profile.client;
+        let piggybacked = client.delayed_acks || client.piggybacked_acks && self.clients.process.is_none();
         if self.scenario.responder == Responder::EventLoop && !piggybacked {
-            self.events.push(self.now + extra + self.profile.client.ack_ns, Event::Ack { queue });
+            self.events.push(self.now + extra + client.ack_ns, Event::Ack { queue });
         }
         self.answered(conn, &flight, extra);
         self.completes(queue as usize);

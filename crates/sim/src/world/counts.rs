@@ -44,8 +44,9 @@ impl World<'_> {
     /// The figures since they were last forgotten, one duration ago.
     pub(super) fn figures(&self) -> Outcome {
         let ns = self.scenario.duration.as_nanos() as f64;
-        let cpu_ns = ns * self.cpus.len() as f64;
-        let spent = |level: Level| self.cpus.iter().map(|cpu| cpu.spent[level as usize]).sum::<u64>() as f64;
+        let cpus = &self.cpus[..self.server_cpus];
+        let cpu_ns = ns * cpus.len() as f64;
+        let spent = |level: Level| cpus.iter().map(|cpu| cpu.spent[level as usize]).sum::<u64>() as f64;
         let share = |level| 100.0 * spent(level) / cpu_ns;
         let counts = &self.counts;
         let per_query = |n: u64| n as f64 / counts.answers.max(1) as f64;

@@ -199,8 +199,9 @@ impl World<'_> {
                     return (Level::Halted, None);
                 }
                 let halted = self.now - cpu.halted_at;
-                let exit_ns =
-                    if self.recording.is_some() { 0 } else { self.profile.idle.exit_ns(cpu.last_halt, halted) };
+                // Whoever sends is awake.
+                let awake = self.recording.is_some() || index >= self.server_cpus;
+                let exit_ns = if awake { 0 } else { self.profile.idle.exit_ns(cpu.last_halt, halted) };
                 cpu.last_halt = halted;
                 cpu.idle = IdleState::Waking(exit_ns);
                 continue;

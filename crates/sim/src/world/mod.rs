@@ -28,7 +28,7 @@ use abey_record::{Call, Recorded};
 use crate::events::{Event, Events};
 use crate::nic::{Arrival, Packet};
 use crate::outcome::Outcome;
-use crate::profile::{Cost, InputError, Profile};
+use crate::profile::{Cost, InputError, InterruptedCpu, Profile};
 use crate::random::Random;
 use crate::recording::{Recording, What};
 use crate::scenario::{Responder, Scenario};
@@ -126,7 +126,9 @@ struct World<'a> {
     settings: ModeSettings,
     now: u64,
     events: Events,
+    /// The server's, and behind them those of senders that take interrupts (`InterruptedCpu::Sender`), one for each queue.
     cpus: Vec<Cpu>,
+    server_cpus: usize,
     /// CPUs whose work is put down while an event is handled.
     touched: Vec<usize>,
     queues: Vec<Queue>,
@@ -149,7 +151,8 @@ impl<'a> World<'a> {
     fn new(profile: &'a Profile, scenario: &'a Scenario, recording: Option<Tape>) -> Self {
         let topology = &scenario.topology;
         let queues = scenario.queues as usize;
-        let cpus = topology.cpus(scenario.queues) as usize;
+        let server_cpus = topology.cpus(scenario.queues) as usize;
+        let cpus = server_cpus + if profile.nic.interrupts == InterruptedCpu::Sender { queues } else { 0 };
         let mut world = Self {
             profile,
             scenario,
@@ -157,6 +160,7 @@ impl<'a> World<'a> {
             now: 0,
             events: Events::default(),
             cpus: (0..cpus).map(|_| Cpu::new(SoftirqLimits::default())).collect(),
+            server_cpus,
             touched: Vec::with_capacity(cpus),
             queues: Vec::with_capacity(queues),
             threads: Vec::new(),
@@ -176,8 +180,10 @@ impl<'a> World<'a> {
         }
         for index in 0..cpus {
             world.cpus[index].ksoftirqd = world.add_thread(Kind::Softirq(index), index, true);
-            let worker = world.add_thread(Kind::Worker(index), index, !topology.unpinned_pollers);
-            world.workers.add(worker);
+            if index < server_cpus {
+                let worker = world.add_thread(Kind::Worker(index), index, !topology.unpinned_pollers);
+                world.workers.add(worker);
+            }
         }
         for index in 0..topology.threads(scenario.queues) as usize {
             world.add_server(index);
@@ -191,16 +197,17 @@ impl<'a> World<'a> {
         let config = if scenario.linux { NapiConfig::LINUX } else { NapiConfig::default() };
         let key = QueueKey { device: 1, queue: index as u32 };
         let (id, _) = self.store.attach(key, NapiIndex(index as u32)).expect("every queue is attached once");
-        let cpu = scenario.topology.irq_cpu(index as u32, scenario.queues) as usize;
+        let near = scenario.topology.irq_cpu(index as u32, scenario.queues) as usize;
+        let cpu = if self.cpus.len() > self.server_cpus { self.server_cpus + index } else { near };
         let napi = Recorded::new(Napi::new(config, self.settings.napi), self.recorder());
-        let napi_thread = self.add_thread(Kind::Napi(index), cpu, !scenario.topology.unpinned_pollers);
+        let napi_thread = self.add_thread(Kind::Napi(index), near, !scenario.topology.unpinned_pollers);
         let random = Random::new(scenario.seed, 16 + index as u64);
         self.queues.push(Queue::new(self.profile, random, id, napi, cpu, napi_thread));
     }
 
     fn add_server(&mut self, index: usize) {
         let scenario = self.scenario;
-        let thread = self.add_thread(Kind::Server(index), index % self.cpus.len(), !scenario.topology.unpinned);
+        let thread = self.add_thread(Kind::Server(index), index % self.server_cpus, !scenario.topology.unpinned);
         let poller = Poller(index as u32);
         let epoll = if scenario.linux { EpollConfig::LINUX } else { EpollConfig::default() };
         let wait = match scenario.responder {

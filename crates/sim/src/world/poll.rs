@@ -171,7 +171,7 @@ impl World<'_> {
     pub(super) fn rearm(&mut self, queue: usize) {
         let state = &mut self.queues[queue];
         let Some(at) = state.deadline else { return };
-        let at = at.max(self.now);
+        let at = at.max(self.now) + self.profile.interrupt.timer_late_ns;
         if state.timer_event.is_none_or(|pending| pending > at) {
             state.timer_event = Some(at);
             self.events.push(at, Event::Timer { queue: queue as u32 });

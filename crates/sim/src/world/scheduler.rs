@@ -58,6 +58,8 @@ impl World<'_> {
         if thread.pinned || self.looks_idle(last) {
             return (last, 0);
         }
+        // A sender's CPU is not the server's to run on.
+        let waker = if waker < self.server_cpus { waker } else { last };
         if self.looks_idle(waker) {
             return (waker, 0);
         }
@@ -68,7 +70,7 @@ impl World<'_> {
 
     /// The first CPU after this one that looks idle, of those that are worth looking at.
     fn find_cpu(&self, target: usize) -> (Option<usize>, u64) {
-        let count = self.cpus.len();
+        let count = self.server_cpus;
         let scan = self.profile.thread.wake_scan_cpus.map_or(count, |most| count.min(1 + most as usize));
         match (1..scan).find(|n| self.looks_idle((target + n) % count)) {
             Some(n) => (Some((target + n) % count), n as u64),
@@ -79,7 +81,7 @@ impl World<'_> {
     /// The first core after this CPU's of which both hyperthreads look idle, or else the first CPU that does. If there is no
     /// such core, nobody looks for one until one becomes idle.
     fn find_core(&mut self, target: usize) -> (Option<usize>, u64) {
-        let cores = self.cpus.len() / 2;
+        let cores = self.server_cpus / 2;
         let mut one = None;
         for n in 1..=cores {
             let core = (target + n) % cores;
@@ -96,8 +98,8 @@ impl World<'_> {
 
     /// A CPU becomes idle; perhaps its core does.
     pub(super) fn note_idle(&mut self, index: usize) {
-        if self.scenario.topology.hyperthreads && !self.idle_cores {
-            let count = self.cpus.len();
+        if self.scenario.topology.hyperthreads && !self.idle_cores && index < self.server_cpus {
+            let count = self.server_cpus;
             self.idle_cores = self.looks_idle((index + count / 2) % count);
         }
     }
@@ -215,7 +217,7 @@ impl World<'_> {
             at.map(|at| (threads, at, index))
         };
         // The first of equals.
-        (0..self.cpus.len()).rev().filter_map(spare).max_by_key(|(threads, ..)| *threads)
+        (0..self.server_cpus).rev().filter_map(spare).max_by_key(|(threads, ..)| *threads)
     }
 
     fn take_over(&mut self, from: usize, at: usize, to: usize) {
@@ -227,7 +229,7 @@ impl World<'_> {
     /// The tick at which waiting threads are moved from the CPUs with the most to those with the fewest.
     pub(super) fn balance(&mut self) {
         while let Some((threads, at, from)) = self.busiest() {
-            let to = (0..self.cpus.len()).min_by_key(|cpu| self.cpus[*cpu].threads()).expect("there is a CPU");
+            let to = (0..self.server_cpus).min_by_key(|cpu| self.cpus[*cpu].threads()).expect("there is a CPU");
             if threads < self.cpus[to].threads() + 2 {
                 break;
             }

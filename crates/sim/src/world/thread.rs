@@ -131,7 +131,7 @@ impl World<'_> {
     /// A sleeping worker of the pool is woken, the one on this CPU or after it if workers are pinned, else the one that
     /// slept last.
     pub(super) fn wake_worker(&mut self, near: usize) {
-        let Some(worker) = self.workers.take(near) else { return };
+        let Some(worker) = self.workers.take(near % self.server_cpus) else { return };
         self.wake(worker, near);
     }
 

@@ -1,0 +1,143 @@
+//! What cannot be measured alone, fitted to the rows that are for it, the measured costs held.
+
+use abey_delivery::Nanos;
+use abey_sim::fit::{Fitted, Options, Parameter, huber, search};
+use abey_sim::reference::run_all;
+use abey_sim::{InputError, Load, Outcome, Profile, Scenario};
+
+use crate::training::{Trained, World};
+
+/// How much work the search is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effort {
+    /// Candidate profiles.
+    pub evaluations: usize,
+    /// Answers simulated for each row and candidate.
+    pub requests: f64,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { evaluations: 700, requests: 4_000.0 }
+    }
+}
+
+const fn parameter(key: &'static str, low: f64, high: f64) -> Parameter {
+    Parameter { key, low, high }
+}
+
+/// What is fitted of the kernel's NAPI over a veth, in nanoseconds.
+const LINUX: [Parameter; 13] = [
+    parameter("idle.exit_ns", 500.0, 80_000.0),
+    parameter("idle.cold_cycles", 50.0, 40_000.0),
+    parameter("interrupt.timer.instructions", 200.0, 60_000.0),
+    parameter("interrupt.timer_late_ns", 50.0, 60_000.0),
+    parameter("softirq.poll.instructions", 50.0, 5_000.0),
+    parameter("softirq.request.instructions", 300.0, 10_000.0),
+    parameter("thread.wake.instructions", 200.0, 60_000.0),
+    parameter("busy_poll.iteration.instructions", 50.0, 10_000.0),
+    parameter("busy_poll.end.instructions", 50.0, 20_000.0),
+    parameter("server.request.instructions", 1_000.0, 25_000.0),
+    parameter("client.base_ns", 500.0, 60_000.0),
+    parameter("client.jitter_ns", 50.0, 40_000.0),
+    parameter("client.late_ns_per_connection_rps", 1.0, 60.0),
+];
+
+/// The same of the datapath over the shared-memory NIC.
+const DATAPATH: [Parameter; 13] = [
+    parameter("idle.exit_ns", 500.0, 80_000.0),
+    parameter("idle.cold_cycles", 50.0, 40_000.0),
+    parameter("interrupt.nic.instructions", 200.0, 40_000.0),
+    parameter("interrupt.timer.instructions", 200.0, 60_000.0),
+    parameter("interrupt.timer_late_ns", 50.0, 60_000.0),
+    parameter("softirq.request.instructions", 100.0, 10_000.0),
+    parameter("thread.wake.instructions", 100.0, 60_000.0),
+    parameter("epoll.wait.instructions", 50.0, 10_000.0),
+    parameter("busy_poll.end.instructions", 50.0, 20_000.0),
+    parameter("server.request.instructions", 200.0, 25_000.0),
+    parameter("client.base_ns", 200.0, 60_000.0),
+    parameter("client.jitter_ns", 50.0, 40_000.0),
+    parameter("client.late_ns_per_connection_rps", 1.0, 60.0),
+];
+
+/// The parameters of a world.
+pub const fn parameters(world: World) -> &'static [Parameter] {
+    match world {
+        World::Linux => &LINUX,
+        World::Datapath => &DATAPATH,
+    }
+}
+
+/// How much shorter the runs of modes that spin are.
+const SPINNING: u64 = 5;
+
+/// A row's scenario, as it was benched.
+pub fn scenario(world: World, profile: &Profile, row: &Trained, requests: f64, seed: u64) -> Scenario {
+    let connections = profile.calibrated.map_or(1, |calibrated| calibrated.connections);
+    let nanos = (requests * 1e9 / row.rate as f64) as u64;
+    // A wait that spins is simulated poll by poll.
+    let spins = row.mode.settings().epoll.is_some_and(|epoll| epoll.usecs > 0);
+    let nanos = if spins { nanos / SPINNING } else { nanos };
+    Scenario {
+        connections,
+        warmup: Nanos::from_millis(20),
+        duration: Nanos::from_nanos(nanos.max(50_000_000)),
+        seed,
+        linux: world == World::Linux,
+        ..Scenario::new(row.mode, Load::Open(row.rate as f64))
+    }
+}
+
+/// Fits the profile of this text to the rows that are for it; once `stop` says so, it comes to an end soon.
+///
+/// # Errors
+/// If the text is no profile: a bug of ours.
+pub fn fit(
+    world: World,
+    text: &str,
+    rows: &[Trained],
+    effort: Effort,
+    stop: &dyn Fn() -> bool,
+    progress: &mut dyn FnMut(usize, f64),
+) -> Result<Fitted, InputError> {
+    let rows: Vec<&Trained> = rows.iter().filter(|row| row.fitted).collect();
+    let seed = 7;
+    let mut cost = |profile: &Profile| {
+        if stop() {
+            return f64::INFINITY;
+        }
+        let scenarios: Vec<Scenario> =
+            rows.iter().map(|row| scenario(world, profile, row, effort.requests, seed)).collect();
+        match run_all(profile, &scenarios) {
+            Ok(outcomes) => rows.iter().zip(&outcomes).map(|(row, outcome)| row_cost(row, outcome)).sum(),
+            Err(_) => f64::INFINITY,
+        }
+    };
+    let options = Options { evaluations: effort.evaluations, seed, spread: 0.5, ..Options::default() };
+    search(text, parameters(world), &options, &mut cost, progress)
+}
+
+/// What is a good fit: shares for latencies, points for CPU.
+const GOOD_AVERAGE: f64 = 0.05;
+const GOOD_MEDIAN: f64 = 0.10;
+const GOOD_TAIL: f64 = 0.40;
+const GOOD_CPU: f64 = 2.0;
+
+fn row_cost(row: &Trained, outcome: &Outcome) -> f64 {
+    // A figure that is uncertain may be missed by as much.
+    let share = |measured: crate::training::Measured, predicted: f64, good: f64| {
+        let uncertain = measured.uncertain / measured.median.max(0.1);
+        huber(log_ratio(predicted, measured.median) / (good + uncertain))
+    };
+    let cpu = (outcome.cpu_percent - row.cpu_percent.median) / (GOOD_CPU + row.cpu_percent.uncertain);
+    let behind = (1.0 - outcome.qps / row.rate as f64).max(0.0);
+    share(row.avg_us, outcome.avg_us, GOOD_AVERAGE)
+        + share(row.p50_us, outcome.p50_us, GOOD_MEDIAN)
+        + share(row.p95_us, outcome.p95_us, GOOD_TAIL)
+        + huber(cpu)
+        + 100.0 * (behind - 0.05).max(0.0)
+}
+
+fn log_ratio(a: f64, b: f64) -> f64 {
+    (a.max(1e-3) / b.max(1e-3)).ln()
+}

@@ -1,0 +1,239 @@
+//! A short bench of a few modes at a few loads: some rows to fit, the others to hold the result against.
+
+use std::fmt;
+
+use abey_bench::{BenchError, measure};
+use abey_bench::{Conditions, Figure, Load, Part, Progress, Run, stats};
+use abey_delivery::Mode;
+use abey_sim::profile::Delivery;
+use serde::{Deserialize, Serialize};
+
+/// A world that is calibrated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum World {
+    /// The kernel's NAPI, memcached (or the built-in server) over a veth pair between two namespaces.
+    Linux,
+    /// The datapath, the built-in server over a shared-memory NIC.
+    Datapath,
+}
+
+impl fmt::Display for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Linux => "linux",
+            Self::Datapath => "datapath",
+        })
+    }
+}
+
+impl World {
+    /// As a profile says it.
+    pub const fn delivery(self) -> Delivery {
+        match self {
+            Self::Linux => Delivery::Linux,
+            Self::Datapath => Delivery::Datapath,
+        }
+    }
+}
+
+/// Modes that are fitted, at the first and the last of the loads: every mechanism once.
+pub const TRAINED: [&str; 4] = ["base", "defer50", "fullbusy", "suspend20"];
+/// Modes that the search never sees.
+pub const HELD_OUT: [&str; 3] = ["defer20", "napibusy", "suspend50"];
+
+/// All modes of the bench.
+pub fn modes() -> Vec<Mode> {
+    TRAINED.iter().chain(&HELD_OUT).map(|name| name.parse().expect("the bench's own modes are modes")).collect()
+}
+
+/// Whether a row is fitted; otherwise the result is held against it.
+pub fn is_trained(mode: Mode, load: Load, loads: &[Load]) -> bool {
+    let (least, most) = (loads.iter().min(), loads.iter().max());
+    TRAINED.contains(&mode.to_string().as_str()) && (Some(&load) == least || Some(&load) == most)
+}
+
+/// One mode at one load, as it was benched: medians of its runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trained {
+    /// The mode.
+    #[serde(with = "as_text")]
+    pub mode: Mode,
+    /// Requests per second that were asked for.
+    pub rate: u64,
+    /// The search fits it; otherwise it is held out.
+    pub fitted: bool,
+    /// Runs that count.
+    pub runs: usize,
+    /// Runs that do not, because other programs had the server's CPU during them.
+    pub disturbed: usize,
+    /// Average latency in microseconds, and how far its median is uncertain.
+    pub avg_us: Measured,
+    /// Median latency.
+    pub p50_us: Measured,
+    /// 95th percentile.
+    pub p95_us: Measured,
+    /// 99th percentile.
+    pub p99_us: Measured,
+    /// CPU of the server, in percent.
+    pub cpu_percent: Measured,
+}
+
+/// A mode as its name.
+mod as_text {
+    use super::Mode;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(mode)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A median and how far it may be off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The median over the runs.
+    pub median: f64,
+    /// Half the width of its 95 % interval (1.57 times the distance of the quartiles over the root of the number of runs:
+    /// McGill, Tukey and Larsen, "Variations of box plots", 1978), in its unit.
+    pub uncertain: f64,
+}
+
+impl Measured {
+    fn of(values: &[f64]) -> Self {
+        let median = stats::median(values).unwrap_or(0.0);
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let at = |q: f64| sorted.get(((sorted.len().saturating_sub(1)) as f64 * q).round() as usize).copied();
+        let quartiles = at(0.75).zip(at(0.25)).map_or(0.0, |(high, low)| high - low);
+        Self { median, uncertain: 1.57 * quartiles / (values.len().max(1) as f64).sqrt() }
+    }
+}
+
+/// Why there is nothing to fit.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainingError {
+    /// A bench did not come to its end.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// The server or the load was the limit.
+    #[error(
+        "{world}: {mode} answers {qps:.0} requests per second where {rate} were asked for: calibrate with lower --loads"
+    )]
+    Overloaded {
+        /// The world.
+        world: World,
+        /// The mode.
+        mode: Mode,
+        /// What was asked for.
+        rate: u64,
+        /// What was answered.
+        qps: f64,
+    },
+}
+
+/// Rounds at most, for each that is asked for: what was disturbed is repeated.
+pub const PATIENCE: u32 = 2;
+
+/// Benches the modes at the loads until every row has as many undisturbed runs as there are to be repetitions, or patience is
+/// at its end.
+///
+/// # Errors
+/// [`TrainingError`]; nothing is left behind.
+pub fn bench(
+    world: World,
+    part: Part,
+    loads: &[Load],
+    conditions: &Conditions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Vec<Trained>, TrainingError> {
+    let wanted = conditions.repetitions;
+    let parts = [part];
+    let mut runs = Vec::new();
+    for round in 0..wanted * PATIENCE {
+        let seed = conditions.seed.wrapping_add(u64::from(round));
+        let one = Conditions { repetitions: 1, seed, ..conditions.clone() };
+        let before = runs.len();
+        runs.extend(measure(&parts, &one, &mut |at| {
+            let all = at.all * wanted as usize;
+            let done = before + at.done;
+            progress(Progress { all: all.max(done), done, ..at });
+        })?);
+        if round + 1 >= wanted && least_undisturbed(&runs) >= wanted as usize {
+            break;
+        }
+    }
+    rows(world, &runs, loads)
+}
+
+/// How many undisturbed runs the row has that has the fewest.
+fn least_undisturbed(runs: &[Run]) -> usize {
+    let of_row = |of: &Run| {
+        let same = runs.iter().filter(|run| run.mode == of.mode && run.load == of.load);
+        same.filter(|run| run.notes.is_empty()).count()
+    };
+    runs.iter().map(of_row).min().unwrap_or(0)
+}
+
+/// The rows of these runs, in the order of the table.
+///
+/// # Errors
+/// [`TrainingError::Overloaded`].
+pub fn rows(world: World, runs: &[Run], loads: &[Load]) -> Result<Vec<Trained>, TrainingError> {
+    let mut rows = Vec::new();
+    for row in stats::aggregate(runs) {
+        let Some(rate) = row.load.rate() else { continue };
+        let of_row: Vec<&Run> = runs.iter().filter(|run| run.mode == row.mode && run.load == row.load).collect();
+        let quiet: Vec<&Run> = of_row.iter().copied().filter(|run| run.notes.is_empty()).collect();
+        // Where hardly anything was undisturbed, what was disturbed counts as well, and is uncertain.
+        let counted = if quiet.len() >= 3.min(of_row.len()) { &quiet } else { &of_row };
+        let figure = |figure: Figure| {
+            Measured::of(&counted.iter().filter_map(|run| run.figures.get(figure)).collect::<Vec<_>>())
+        };
+        let qps = figure(Figure::Qps).median;
+        if qps < 0.9 * rate as f64 {
+            return Err(TrainingError::Overloaded { world, mode: row.mode, rate, qps });
+        }
+        rows.push(Trained {
+            mode: row.mode,
+            rate,
+            fitted: is_trained(row.mode, row.load, loads),
+            runs: counted.len(),
+            disturbed: of_row.len() - counted.len(),
+            avg_us: figure(Figure::Avg),
+            p50_us: figure(Figure::P50),
+            p95_us: figure(Figure::P95),
+            p99_us: figure(Figure::P99),
+            cpu_percent: figure(Figure::CpuPercent),
+        });
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_outer_loads_of_some_modes_are_fitted() {
+        let loads = [10_000, 20_000, 40_000].map(Load::Rate);
+        let fitted = |mode: &str, rate| is_trained(mode.parse().expect(mode), Load::Rate(rate), &loads);
+        assert!(fitted("base", 10_000) && fitted("suspend20", 40_000));
+        assert!(!fitted("base", 20_000) && !fitted("suspend50", 10_000));
+        assert_eq!(modes().len(), TRAINED.len() + HELD_OUT.len());
+    }
+
+    #[test]
+    fn a_median_is_the_less_certain_the_more_its_runs_differ() {
+        let steady = Measured::of(&[10.0, 10.1, 9.9, 10.0]);
+        let unsteady = Measured::of(&[5.0, 10.0, 15.0, 40.0]);
+        assert!((steady.median - 10.0).abs() < 1e-9);
+        assert!(steady.uncertain < 0.2 && unsteady.uncertain > 5.0, "{steady:?} {unsteady:?}");
+        assert_eq!(Measured::of(&[7.0]).uncertain, 0.0);
+    }
+}
