@@ -16,11 +16,11 @@ const SHORT: [&str; 11] = [
     "--reps",
     "1",
     "--duration",
-    "50ms",
+    "100ms",
     "--evaluations",
     "10",
     "--loads",
-    "1k,2k,3k",
+    "5k,7k,9k",
     "--no-check",
     "--json",
 ];

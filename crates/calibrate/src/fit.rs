@@ -68,8 +68,8 @@ pub const fn parameters(world: World) -> &'static [Parameter] {
     }
 }
 
-/// How much shorter the runs of modes that spin are.
-const SPINNING: u64 = 5;
+/// The longest run of a mode that spins, in virtual nanoseconds.
+const SPINNING_NS: u64 = 80_000_000;
 
 /// A row's scenario, as it was benched.
 pub fn scenario(world: World, profile: &Profile, row: &Trained, requests: f64, seed: u64) -> Scenario {
@@ -77,7 +77,7 @@ pub fn scenario(world: World, profile: &Profile, row: &Trained, requests: f64, s
     let nanos = (requests * 1e9 / row.rate as f64) as u64;
     // A wait that spins is simulated poll by poll.
     let spins = row.mode.settings().epoll.is_some_and(|epoll| epoll.usecs > 0);
-    let nanos = if spins { nanos / SPINNING } else { nanos };
+    let nanos = if spins { nanos.min(SPINNING_NS) } else { nanos };
     Scenario {
         connections,
         warmup: Nanos::from_millis(20),

@@ -27,11 +27,11 @@ use crate::failure::Failure;
 pub(crate) enum Command {
     Apply(apply::Args),
     Bench(bench::Args),
+    Calibrate(calibrate::Args),
     #[command(hide = true)]
     Generate(generate::Args),
     Exporter(exporter::Args),
     Dump(dump::Args),
-    Calibrate(calibrate::Args),
     Run(run::Args),
     #[command(hide = true)]
     Guard(guard::Args),
@@ -50,10 +50,10 @@ impl Command {
         match self {
             Self::Apply(args) => apply::run(args),
             Self::Bench(args) => bench::run(args),
+            Self::Calibrate(args) => calibrate::run(args),
             Self::Exporter(args) => exporter::run(args),
             Self::Generate(args) => generate::run(args),
             Self::Dump(args) => dump::run(args),
-            Self::Calibrate(args) => calibrate::run(args),
             Self::Run(args) => run::run(args),
             Self::Guard(args) => guard::run(args),
             Self::Load(args) => load::run(args),
