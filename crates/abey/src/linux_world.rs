@@ -16,7 +16,7 @@ use crate::failure::Failure;
 /// Who owns the NIC queue.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(crate) struct World {
-    /// Who owns the NIC queue; this version has the kernel's own NAPI only
+    /// Who owns the NIC queue
     #[arg(long, value_enum, default_value_t = WorldChoice::Linux)]
     world: WorldChoice,
 }

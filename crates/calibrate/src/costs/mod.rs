@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use abey_bench::{BenchError, Cpus};
 use abey_linux::apply::ApplyError;
+use abey_linux::machine::MachineError;
 use abey_linux::netlink::NetlinkError;
 use abey_linux::netns::NetNsError;
 use abey_load::PinError;
@@ -198,6 +199,9 @@ pub enum CostError {
     /// The test network's device would not be deferred.
     #[error("cannot defer the test network's NAPI instance: {0}")]
     Apply(#[from] ApplyError),
+    /// What was deferred could not be put back.
+    #[error("cannot put the test network's NAPI instance back: {0}")]
+    Restore(#[from] MachineError),
     /// The shared-memory NIC or a socket over it.
     #[error("cannot measure the shared-memory NIC: {0}")]
     Memory(String),
