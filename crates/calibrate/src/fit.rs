@@ -1,7 +1,7 @@
 //! What cannot be measured alone, fitted to the rows that are for it, the measured costs held.
 
 use abey_delivery::Nanos;
-use abey_sim::fit::{Fitted, Options, Parameter, huber, search};
+use abey_sim::fit::{Fitted, Options, Parameter, search};
 use abey_sim::reference::run_all;
 use abey_sim::{InputError, Load, Outcome, Profile, Scenario};
 
@@ -127,15 +127,21 @@ fn row_cost(row: &Trained, outcome: &Outcome) -> f64 {
     // A figure that is uncertain may be missed by as much.
     let share = |measured: crate::training::Measured, predicted: f64, good: f64| {
         let uncertain = measured.uncertain / measured.median.max(0.1);
-        huber(log_ratio(predicted, measured.median) / (good + uncertain))
+        misfit(log_ratio(predicted, measured.median) / (good + uncertain))
     };
     let cpu = (outcome.cpu_percent - row.cpu_percent.median) / (GOOD_CPU + row.cpu_percent.uncertain);
     let behind = (1.0 - outcome.qps / row.rate as f64).max(0.0);
     share(row.avg_us, outcome.avg_us, GOOD_AVERAGE)
         + share(row.p50_us, outcome.p50_us, GOOD_MEDIAN)
         + share(row.p95_us, outcome.p95_us, GOOD_TAIL)
-        + huber(cpu)
+        + misfit(cpu)
         + 100.0 * (behind - 0.05).max(0.0)
+}
+
+/// The square of a small error, in units of what would be a good fit; a large one hardly pulls at all (Cauchy's loss). A row
+/// that was disturbed, or has something in it that the model has not, must not spoil what the others tell.
+fn misfit(error: f64) -> f64 {
+    (1.0 + error * error).ln()
 }
 
 fn log_ratio(a: f64, b: f64) -> f64 {

@@ -220,8 +220,7 @@ fn weight(row: &Row, column: &str, saturated: bool) -> f64 {
     }
 }
 
-/// The square of a small error, in units of what would be a good fit, and only the size of a large one.
-pub fn huber(error: f64) -> f64 {
+fn huber(error: f64) -> f64 {
     (1.0 + error * error).sqrt() - 1.0
 }
 
