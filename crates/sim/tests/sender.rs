@@ -13,7 +13,7 @@ fn profile(interrupts: InterruptedCpu, delayed_acks: bool) -> Profile {
 
 fn simulate(profile: &Profile, mode: &str, load: Load) -> Outcome {
     let mode: Mode = mode.parse().expect(mode);
-    let scenario = Scenario { connections: 50, linux: true, check: true, ..Scenario::new(mode, load) };
+    let scenario = Scenario { connections: 50, check: true, ..Scenario::new(mode, load) };
     run(profile, &scenario).expect("the scenario is valid")
 }
 
@@ -22,11 +22,11 @@ fn what_the_sender_does_is_not_billed_to_the_server() {
     let load = Load::Open(50e3);
     let own = simulate(&profile(InterruptedCpu::Server, false), "base", load);
     let senders = simulate(&profile(InterruptedCpu::Sender, false), "base", load);
-    assert!(own.softirq_percent > 5.0 && own.hardirq_percent > 1.0, "{own:?}");
+    assert!(own.softirq_percent > 5.0 && own.hardirq_percent > 0.5, "{own:?}");
     assert_eq!((senders.softirq_percent, senders.hardirq_percent), (0.0, 0.0));
     assert!(senders.cpu_percent > 5.0 && senders.cpu_percent < own.cpu_percent - 5.0, "{senders:?}");
     assert!((senders.qps / 50e3 - 1.0).abs() < 0.05);
-    assert!(senders.interrupts_per_query > 0.5, "they are taken all the same: {senders:?}");
+    assert!(senders.interrupts_per_query > 0.2, "they are taken all the same: {senders:?}");
 }
 
 #[test]
