@@ -109,10 +109,12 @@ fn it_changes_settings_follows_what_is_seen_and_puts_everything_back() {
     let before = parameters();
     let server = idle_server(&bed);
     let pid = server.pid().to_string();
-    let arguments =
-        [&*device, "--goal", "p99=200us", "--latencies", text(&path), "--interval", "100ms", "--json", "--pid", &pid];
+    // Without base: whether deferral is cheaper than that is the machine's to say, and the machine is busy with other things.
+    let mut arguments =
+        vec![&*device, "--goal", "p99=200us", "--latencies", text(&path), "--families", "defer,suspend"];
+    arguments.extend(["--interval", "100ms", "--json", "--pid", &pid]);
     let tuner = Running::start(bed.abey("tune", &arguments));
-    answer_until(&bed, &feed, 20, "it uses the room below the goal", |flush_us| flush_us >= 30);
+    answer_until(&bed, &feed, 20, "it defers, with room below the goal", |flush_us| flush_us >= 30);
     assert_eq!(std::fs::read_dir(bed.journals()).expect("directory").count(), 1);
     let busy = |wanted: EpollBusyPoll| wanted == EpollBusyPoll { usecs: 0, budget: 64, prefer: true };
     await_that("the server's epoll instances go with the mode", || {
@@ -120,7 +122,7 @@ fn it_changes_settings_follows_what_is_seen_and_puts_everything_back() {
         suspends == busy(parameters()) && (suspends || parameters() == before)
     });
     let long = bed.settings()[0].gro_flush_timeout;
-    answer_until(&bed, &feed, 150, "it backs off when the goal is missed", |flush_us| {
+    answer_until(&bed, &feed, 190, "it backs off when the goal is missed", |flush_us| {
         flush_us < long.as_nanos() / 1_000
     });
     tuner.signal(Signal::SIGINT);

@@ -5,7 +5,7 @@ use abey_sim::{Load, Next, Outcome, Profile, Scenario, run_steered};
 
 fn scenario(mode: Mode, load: f64) -> Scenario {
     let duration = Nanos::from_millis(200);
-    Scenario { duration, check: true, linux: true, ..Scenario::new(mode, Load::Open(load)) }
+    Scenario { duration, check: true, ..Scenario::new(mode, Load::Open(load)) }
 }
 
 /// The figures of each interval, under what `next` says it begins with.

@@ -39,8 +39,8 @@ pub(crate) struct Args {
     /// Where to write the profile; without a single --world each world gets a file of its own, with its name before the end
     #[arg(long, value_name = "FILE.toml", default_value = "calibrated.toml")]
     output: PathBuf,
-    /// The loads to bench, three or more; the lowest and the highest are fitted, those between are held out. Below 20k the
-    /// load itself sleeps now and then, which fullbusy takes for the end of the traffic
+    /// The loads to bench, three or more; the lowest and the highest are fitted, those between are held out. Below 20k
+    /// fullbusy is slow here for reasons that the simulator does not have
     #[arg(long, value_name = "RATE,..", value_delimiter = ',', default_value = "20k,30k,40k")]
     loads: Vec<Load>,
     /// How long one run is measured

@@ -13,8 +13,8 @@
 //! | suspensions | `timer:hrtimer_start` | that timer is set to irq-suspend-timeout rather than to gro-flush-timeout |
 //! | CPU time | `napi:napi_poll` | from the beginning of the softirq, or the poll before, to the end of the poll |
 //!
-//! Where the kernel keeps these things its own type information tells ([BTF](crate::polls::BtfError)). A poll costs about
-//! 0.2 us more, any other softirq or timer of the machine a few hundredths. It needs CAP_BPF and CAP_PERFMON.
+//! Where the kernel keeps these things its own type information tells ([BTF](crate::polls::BtfError)). Each of these
+//! events costs the machine the run of a small program while they are counted. It needs CAP_BPF and CAP_PERFMON.
 
 mod layout;
 mod program;
