@@ -21,7 +21,7 @@
 //! A steady load gets close to its goal, and an unsteady one keeps away from it.
 //!
 //! *Where latency is not seen* a model stands in: the timeout and two batches, as polls and CPU time tell
-//! ([`Sample`](crate::Sample)). It knows nothing of the network and little of the server, so half of the goal is left to those.
+//! ([`Sample`]). It knows nothing of the network and little of the server, so half of the goal is left to those.
 //!
 //! *irq-suspend-timeout* is no matter of price: it must only outlast what the application does between two polls, and every
 //! millisecond more is what other flows on the queue may have to wait. So it is the shortest within the bounds that is twenty
