@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use serving::{output, stderr};
 
+const REDIS: &str = "127.0.0.2";
+const NGINX: &str = "127.0.0.3";
+
 /// A program that ends with this value.
 struct Program(Child);
 
@@ -20,9 +23,10 @@ impl Drop for Program {
     }
 }
 
-/// Starts it on a free port; `None` with a printed reason where it is not installed.
-fn start(program: &str, arguments: impl Fn(u16) -> Vec<String>) -> Option<(Program, SocketAddr)> {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+/// Starts it on a free port of a loopback address that only its test uses: a port that was free a moment ago may be the
+/// other test's by now. `None` with a printed reason where it is not installed.
+fn start(program: &str, own: &str, arguments: impl Fn(u16) -> Vec<String>) -> Option<(Program, SocketAddr)> {
+    let free = TcpListener::bind((own, 0)).expect("a port").local_addr().expect("an address");
     let mut command = Command::new(program);
     command.args(arguments(free.port())).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(child) = command.spawn() else {
@@ -52,9 +56,9 @@ fn load(protocol: &str, at: SocketAddr, more: &[&str]) -> Value {
 fn redis_answers_what_was_stored() {
     let words = |port: u16| {
         let port = port.to_string();
-        ["--port", &port, "--save", "", "--bind", "127.0.0.1"].map(str::to_owned).to_vec()
+        ["--port", &port, "--save", "", "--bind", REDIS].map(str::to_owned).to_vec()
     };
-    let Some((_server, at)) = start("redis-server", words) else { return };
+    let Some((_server, at)) = start("redis-server", REDIS, words) else { return };
     let row = load("redis", at, &["--keys", "500", "--sets", "0.5", "--depth", "3"]);
     assert_eq!((&row["protocol"], &row["misses"], &row["errors"]), (&"redis".into(), &0.into(), &0.into()), "{row}");
     let count = |key: &str| row[key].as_u64().expect("a count");
@@ -76,13 +80,13 @@ fn nginx_serves_a_page_again_and_again() {
             "daemon off; master_process off; pid {root}/pid; error_log stderr; events {{}}\n\
              http {{ access_log off; keepalive_requests 1000000; client_body_temp_path {root}; proxy_temp_path {root};\n\
              fastcgi_temp_path {root}; uwsgi_temp_path {root}; scgi_temp_path {root};\n\
-             server {{ listen 127.0.0.1:{port}; root {root}; }} }}"
+             server {{ listen {NGINX}:{port}; root {root}; }} }}"
         );
         let config = place.path().join("nginx.conf");
         std::fs::write(&config, text).expect("a file");
         vec!["-c".to_owned(), config.display().to_string()]
     };
-    let Some((_server, at)) = start("nginx", words) else { return };
+    let Some((_server, at)) = start("nginx", NGINX, words) else { return };
     let row = load("http", at, &[]);
     assert_eq!((&row["protocol"], &row["errors"]), (&"http".into(), &0.into()), "{row}");
     assert!(row["count"].as_u64() > Some(100), "{row}");
