@@ -39,9 +39,9 @@ fn lacks_root_or_kernel() -> bool {
     lacks
 }
 
-/// A port that was free a moment ago.
-fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port")
+/// A port that was free a moment ago, of a loopback address that one test only uses: the others look for ports as well.
+fn free_port(own: &str) -> SocketAddr {
+    TcpListener::bind((own, 0)).and_then(|listener| listener.local_addr()).expect("a free port")
 }
 
 /// Sends a request and returns the first part of the answer; waits until the server is there.
@@ -98,9 +98,9 @@ fn memcached() {
     if lacks_root_or_kernel() || !has("memcached") {
         return;
     }
-    let address = free_port();
+    let address = free_port("127.0.0.4");
     let mut command = preloaded("memcached", &STRICT_SUSPEND);
-    command.args(["-u", "root", "-l", "127.0.0.1", "-t", "2", "-p", &address.port().to_string()]);
+    command.args(["-u", "root", "-l", "127.0.0.4", "-t", "2", "-p", &address.port().to_string()]);
     let server = start(command);
     assert!(ask(address, "version\r\n").starts_with("VERSION "));
     assert_all_suspend(server.0.id());
@@ -111,7 +111,7 @@ fn nginx_with_a_listener_per_worker() {
     if lacks_root_or_kernel() || !has("nginx") {
         return;
     }
-    let (address, directory) = (free_port(), tempfile::tempdir().expect("a directory"));
+    let (address, directory) = (free_port("127.0.0.5"), tempfile::tempdir().expect("a directory"));
     let path = directory.path().display();
     let configuration = directory.path().join("nginx.conf");
     fs::write(
