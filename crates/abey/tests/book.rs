@@ -163,18 +163,6 @@ fn shell_lines(block: &Block) -> Vec<String> {
     }
 }
 
-/// Commands that the book describes and that may be missing from a build.
-const LATER: [&str; 2] = ["tune", "calibrate"];
-
-/// Whether this build has a command; the book may describe one that it lacks only if it is among those.
-fn lacks(command: &str) -> bool {
-    let lacks = LATER.contains(&command) && !abey(&[command, "--help"]).status.success();
-    if lacks {
-        eprintln!("skipped: this build has no `abey {command}`");
-    }
-    lacks
-}
-
 /// Every option that is named is one that the command has, and has a value that it takes: `--help` behind them is not reached
 /// otherwise.
 #[test]
@@ -184,11 +172,6 @@ fn every_command_line_is_one_that_abey_takes() {
         for block in blocks(&page) {
             for line in shell_lines(&block) {
                 for mut words in commands(&line) {
-                    if words.first().is_some_and(|command| lacks(command))
-                        || line.contains("--mode auto") && lacks("tune")
-                    {
-                        continue;
-                    }
                     let at = words.iter().position(|word| word == "--").unwrap_or(words.len());
                     words.truncate(at);
                     words.push("--help".to_owned());
