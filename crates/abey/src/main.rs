@@ -11,6 +11,7 @@ mod nic_args;
 mod output;
 mod program;
 mod service;
+mod signals;
 mod supervise;
 mod table;
 

@@ -5,7 +5,6 @@ mod pass;
 mod permission;
 mod programs;
 mod show;
-mod signals;
 mod watch;
 
 use std::path::PathBuf;
@@ -15,10 +14,10 @@ use abey_linux::apply::JOURNAL_DIRECTORY;
 
 use self::files::Files;
 use self::pass::Machine;
-use self::signals::Signals;
 use crate::failure::Failure;
 use crate::linux_world::Namespace;
 use crate::output::{print_document, print_text};
+use crate::signals::Signals;
 
 /// Where systemd looks for drop-ins that a restart of the machine forgets.
 const UNITS: &str = "/run/systemd/system";

@@ -35,10 +35,7 @@ impl StepBed for Preloaded {
         seed: u64,
         conditions: &Conditions,
     ) -> Result<StepRun, BenchError> {
-        let mode = match contender {
-            Contender::Mode(mode) => mode,
-            Contender::Tuned => Mode::Base,
-        };
+        let mode = contender.first_mode();
         let start = |nic: &str| -> Result<Pair, BenchError> {
             // The tuner connects once and keeps that: the directory goes as soon as it has.
             let mut tuner = None;

@@ -1,6 +1,5 @@
 //! Steps under the kernel's modes, and under `abey tune` with what the load sees.
 
-use abey_delivery::Mode;
 use abey_linux::spawn::CommandPlace;
 use abey_load::Kernel;
 
@@ -23,11 +22,7 @@ impl StepBed for Linux {
         seed: u64,
         conditions: &Conditions,
     ) -> Result<StepRun, BenchError> {
-        // The tuner begins where an untouched machine is.
-        let mode = match contender {
-            Contender::Mode(mode) => mode,
-            Contender::Tuned => Mode::Base,
-        };
+        let mode = contender.first_mode();
         let applied = self.apply(mode)?;
         let kthreads = self.pin_napi_threads()?;
         let mut server = self.start(mode, conditions)?;

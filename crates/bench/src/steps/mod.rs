@@ -77,6 +77,16 @@ pub enum Contender {
     Tuned,
 }
 
+impl Contender {
+    /// The mode that it begins in: the tuner does where an untouched machine is.
+    pub(crate) fn first_mode(self) -> Mode {
+        match self {
+            Self::Mode(mode) => mode,
+            Self::Tuned => Mode::Base,
+        }
+    }
+}
+
 impl std::fmt::Display for Contender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -16,8 +16,8 @@ use abey_policy::{Act, Difference, OnUnsupported, Planned, Policy, PolicyError, 
 use super::permission;
 use super::programs::Programs;
 use super::show::Outcome;
-use super::signals::Signals;
 use crate::failure::Failure;
+use crate::signals::Signals;
 
 /// How often the difference is taken, at most: channels make new queues, and settings new threads.
 const ROUNDS: u32 = 5;

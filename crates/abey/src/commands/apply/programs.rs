@@ -14,9 +14,9 @@ use abey_linux::spawn::CommandPlace;
 use abey_policy::{Program, ProgramWish};
 use serde::Serialize;
 
-use super::signals::Signals;
 use super::{UNITS, permission};
 use crate::failure::Failure;
+use crate::signals::Signals;
 
 /// The name of our drop-in, which is read after those of the distribution.
 const DROP_IN: &str = "50-abey.conf";

@@ -18,10 +18,10 @@ use super::files::Files;
 use super::pass::{Machine, View, unsupported};
 use super::programs::Programs;
 use super::show::Repair;
-use super::signals::Signals;
 use crate::failure::Failure;
 use crate::output::print_text;
 use crate::service::notify;
+use crate::signals::Signals;
 
 /// How often the machine is looked at without a reason.
 const PERIOD: Duration = Duration::from_secs(30);

@@ -6,7 +6,6 @@ mod kernel;
 mod latency;
 mod probe;
 mod report;
-mod signals;
 mod tuner;
 
 use std::path::PathBuf;
@@ -28,12 +27,12 @@ pub(crate) use report::Row;
 pub(crate) use tuner::{Plant, Tuner};
 
 use self::report::Sum;
-use self::signals::Ends;
 use crate::commands::guard::Guard;
 use crate::datapath_world::{Datapaths, is_nic};
 use crate::failure::Failure;
 use crate::linux_world::Namespace;
 use crate::output::{print_rows, print_text};
+use crate::signals::Signals;
 
 /// Find the settings that meet a goal, while the server runs, and follow its load
 ///
@@ -107,11 +106,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     args.goal.bounds(&[Family::Base])?;
     let is_datapath = args.device.as_deref().is_none_or(is_nic);
     // Before there is any other thread, to which a signal could go. From here on none ends this process by itself.
-    let ends = Ends::catch().map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
+    let ends = Signals::catch().map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
     if is_datapath { tune_datapath(&args, goal, ends) } else { tune_kernel(&args, goal, ends) }
 }
 
-fn tune_kernel(args: &Args, goal: Goal, ends: Ends) -> Result<ExitCode, Failure> {
+fn tune_kernel(args: &Args, goal: Goal, ends: Signals) -> Result<ExitCode, Failure> {
     if args.probe.probe.is_none() && args.latencies.is_none() && matches!(goal, Goal::P99(_)) {
         return Err(nobody_sees(goal));
     }
@@ -138,7 +137,7 @@ fn tune_kernel(args: &Args, goal: Goal, ends: Ends) -> Result<ExitCode, Failure>
     session.end(outcome, finished)
 }
 
-fn tune_datapath(args: &Args, goal: Goal, ends: Ends) -> Result<ExitCode, Failure> {
+fn tune_datapath(args: &Args, goal: Goal, ends: Signals) -> Result<ExitCode, Failure> {
     if !args.queues.is_empty() {
         return Err(Failure::usage("the latency of a datapath is that of all its queues: leave --queues out"));
     }
@@ -194,7 +193,7 @@ struct Session<'a> {
     goal: Goal,
     bounds: Bounds,
     present: ModeSettings,
-    ends: Ends,
+    ends: Signals,
     guard: Option<Guard>,
     rows: Vec<Row>,
     sum: Sum,
@@ -205,7 +204,7 @@ impl<'a> Session<'a> {
         args: &'a Args,
         goal: Goal,
         (bounds, present): (Bounds, ModeSettings),
-        ends: Ends,
+        ends: Signals,
     ) -> Result<Self, Failure> {
         let start = || Guard::start(&args.journals);
         let guard = (!args.dry_run && !args.keep).then(start).transpose();
