@@ -2,8 +2,9 @@
 //!
 //! Loads are kept in *regions*, four to a factor of two. In a region every choice that was ever used there has a cell with
 //! two figures: the time that requests took, and the CPU time for each packet; each with its mean and its usual deviation.
-//! New samples count for at least a twelfth, so that what is long past fades, and one that is far out moves a figure by a
-//! few deviations at the most.
+//! The first five samples give their median, so that a stall of the machine in some of them is no lesson. Later ones count
+//! for at least a twelfth, so that what is long past fades, and one that is far out moves a figure by a few deviations at
+//! the most.
 
 use abey_delivery::{Family, Nanos};
 
@@ -17,8 +18,15 @@ const REGIONS: usize = 128;
 const LEAST_SHARE: f64 = 1.0 / 12.0;
 /// What is older counts for no more than a few samples when new ones come.
 const STALE: Nanos = Nanos::from_millis(10 * 60 * 1_000);
-/// Deviations that a sample is taken to be away at the most.
-const FAR_OUT: f64 = 5.0;
+/// Deviations that a sample is taken to be away at the most, for the mean and for the deviation. With two, a fifth of the
+/// samples may be far out, and the deviation stays within 1.4 times that of the others.
+const FAR_OUT: (f64, f64) = (3.0, 2.0);
+/// Samples that a figure begins with.
+const FIRST: usize = 5;
+/// Samples after which it is known what is usual.
+const USUAL: u32 = 3;
+/// The deviation that so few may tell, as a share of the mean.
+const MOST_EARLY: f64 = 0.2;
 
 /// The region of a load in packets per second.
 pub(crate) fn region(load: f64) -> usize {
@@ -30,6 +38,9 @@ pub(crate) fn region(load: f64) -> usize {
 pub(crate) struct Figure {
     pub(crate) mean: f64,
     pub(crate) deviation: f64,
+    /// The first samples, as many as there were, and how far they may be off by chance, as a share.
+    first: [f64; FIRST],
+    chance: f64,
 }
 
 impl Figure {
@@ -38,10 +49,34 @@ impl Figure {
         self.mean + 2.5 * self.deviation
     }
 
-    fn learn(&mut self, value: f64, share: f64) {
-        let off = (value - self.mean).clamp(-FAR_OUT * self.deviation, FAR_OUT * self.deviation);
-        self.mean += share * off;
-        self.deviation = (self.deviation + share * (off.abs() - self.deviation)).max(self.mean * 0.003);
+    fn new(value: f64, deviation: f64) -> Self {
+        Self { mean: value, deviation, first: [value; FIRST], chance: deviation / value.max(f64::MIN_POSITIVE) }
+    }
+
+    /// Takes one more after `samples` of them, for a share of what is known.
+    fn learn(&mut self, value: f64, samples: u32, share: f64) {
+        let samples = samples as usize;
+        if samples < FIRST {
+            self.first[samples] = value;
+            self.begin(samples + 1);
+            return;
+        }
+        let off = value - self.mean;
+        let within = |deviations: f64| off.clamp(-deviations * self.deviation, deviations * self.deviation);
+        let (by, away) = (within(FAR_OUT.0), within(FAR_OUT.1).abs());
+        self.mean += share * by;
+        self.deviation = (self.deviation + share * (away - self.deviation)).max(self.mean * 0.003);
+    }
+
+    /// From the first few: what disturbs a machine adds to both figures, so the lower of two counts, and the middle of more.
+    fn begin(&mut self, count: usize) {
+        let mut first = self.first;
+        let known = &mut first[..count];
+        known.sort_unstable_by(f64::total_cmp);
+        self.mean = known[(count - 1) / 2];
+        let nearest = known.iter().map(|value| (value - self.mean).abs()).filter(|off| *off > 0.0);
+        let nearest = nearest.fold(f64::INFINITY, f64::min);
+        self.deviation = nearest.clamp(self.mean * self.chance, self.mean * MOST_EARLY.max(self.chance));
     }
 }
 
@@ -63,6 +98,12 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
+    /// Whether a latency is far beyond what this choice usually gives here; of a few samples nobody knows what is usual.
+    pub(crate) fn is_far_out(&self, latency: f64) -> bool {
+        let usual = self.latency.mean;
+        self.samples >= USUAL && latency > usual + (6.0 * self.latency.deviation).max(0.5 * usual)
+    }
+
     /// CPU at a load near the cell's, as a share of one CPU.
     pub(crate) fn cpu(&self, load: f64) -> f64 {
         self.cost.mean * load / 1e9
@@ -74,6 +115,8 @@ impl Cell {
 pub(crate) struct Lesson {
     pub(crate) load: f64,
     pub(crate) latency: f64,
+    /// It says something of the settings, rather than of the machine alone.
+    pub(crate) latency_counts: bool,
     /// How far the latency may be off by chance.
     pub(crate) noise: f64,
     pub(crate) cpu: f64,
@@ -98,8 +141,8 @@ impl Memory {
         let cells = &mut self.regions[region(lesson.load)];
         let known = cells.iter_mut().find(|cell| cell.family == choice.family && cell.flush == choice.flush);
         let Some(cell) = known else {
-            let latency = Figure { mean: lesson.latency, deviation: lesson.noise };
-            let cost = Figure { mean: cost, deviation: cost * 0.02 };
+            let latency = Figure::new(lesson.latency, lesson.noise);
+            let cost = Figure::new(cost, cost * 0.02);
             let Choice { family, flush, .. } = choice;
             if !self.families.contains(&family) {
                 self.families.push(family);
@@ -108,12 +151,14 @@ impl Memory {
             return;
         };
         if now.saturating_sub(cell.at) > STALE {
-            cell.samples = cell.samples.min(3);
+            cell.samples = cell.samples.min(FIRST as u32);
         }
         let share = (1.0 / f64::from(cell.samples + 1)).max(LEAST_SHARE);
         cell.load += share * (lesson.load - cell.load);
-        cell.latency.learn(lesson.latency, share);
-        cell.cost.learn(cost, share);
+        if let Some(latency) = lesson.latency_counts.then_some(lesson.latency) {
+            cell.latency.learn(latency, cell.samples, share);
+        }
+        cell.cost.learn(cost, cell.samples, share);
         cell.samples = cell.samples.saturating_add(1);
         cell.at = now;
     }
@@ -150,7 +195,7 @@ mod tests {
     }
 
     fn lesson(load: f64, latency: f64) -> Lesson {
-        Lesson { load, latency, noise: latency * 0.01, cpu: load * 1e-5 }
+        Lesson { load, latency, latency_counts: true, noise: latency * 0.01, cpu: load * 1e-5 }
     }
 
     #[test]

@@ -103,6 +103,12 @@ impl Restraint {
         self.failures.retain(|failure| now.saturating_sub(failure.until) < day);
     }
 
+    /// A choice that failed is kept, for nothing is better: it was not the choice's fault.
+    pub(crate) fn pardoned(&mut self, choice: Choice, load: f64) {
+        let region = region(load);
+        self.failures.retain(|one| (one.family, one.flush, one.region) != (choice.family, choice.flush, region));
+    }
+
     /// A family was tried at a load, and was no better.
     pub(crate) fn failed_to_pay(&mut self, now: Nanos, family: Family, load: f64) {
         self.vain.retain(|(_, at, _)| now.saturating_sub(*at) < IN_VAIN);

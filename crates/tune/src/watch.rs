@@ -35,9 +35,15 @@ impl LoadWatch {
 
 /// Deviations that decide.
 const DECISION: f64 = 3.0;
-/// What one sample adds at the most: settings that are new here may be given up at once, those that have held here after two
-/// samples, for one that is far out may be a hiccup of the machine.
-const MOST: (f64, f64) = (3.5, 2.0);
+/// What one sample of settings that have held here adds at the most: one that is far out may be a hiccup of the machine.
+const MOST_IF_HELD: f64 = 2.0;
+/// What one sample of settings that are new here adds at the most.
+const MOST: f64 = 3.5;
+/// The share of samples that are beyond a limit where settings do not keep it.
+const MISSING: f64 = 0.9;
+/// How much of the evidence in one far sample counts: with one hiccup in a hundred samples, one decides over what is new;
+/// with one in ten, it takes three.
+const WEIGHT: f64 = 0.75;
 /// Samples after which settings have held.
 const HELD: u32 = 8;
 
@@ -51,9 +57,9 @@ pub(crate) struct GoalWatch {
 
 impl GoalWatch {
     /// True: the goal is missed. `proven`: these settings have held here before.
-    pub(crate) fn follow(&mut self, value: f64, limit: f64, chance: f64, proven: bool) -> bool {
-        let most = if proven || self.has_held() { MOST.1 } else { MOST.0 };
-        let off = ((value - limit) / chance.max(f64::MIN_POSITIVE)).clamp(-2.0, most);
+    pub(crate) fn follow(&mut self, value: f64, limit: f64, chance: f64, proven: bool, hiccups: Hiccups) -> bool {
+        let most = if proven || self.has_held() { MOST_IF_HELD } else { MOST };
+        let off = ((value - limit) / chance.max(f64::MIN_POSITIVE)).clamp(-2.0, most.min(hiccups.evidence()));
         self.sum = (self.sum + off).max(0.0);
         self.held = if off <= 0.0 { self.held.saturating_add(1) } else { self.held };
         self.sum >= DECISION
@@ -62,6 +68,46 @@ impl GoalWatch {
     /// Whether the goal was kept long enough that a miss may be somebody else's fault.
     pub(crate) const fn has_held(&self) -> bool {
         self.held >= HELD
+    }
+}
+
+/// How much of the share of hiccups one sample is at the least.
+const HICCUP_SHARE: f64 = 1.0 / 100.0;
+/// Until it is known, the machine is taken to be a bad one, as if by so many samples.
+const PRESUMED: (f64, u32) = (0.15, 5);
+
+/// Hiccups in a row that are none any more.
+const IN_A_ROW: u32 = 3;
+
+/// How often the machine has a hiccup whatever the settings: the share of samples that are far beyond what these settings
+/// usually give at this load. A virtual machine whose host is busy has many; what they tell of the settings is little.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hiccups {
+    share: f64,
+    samples: u32,
+    in_a_row: u32,
+}
+
+impl Default for Hiccups {
+    fn default() -> Self {
+        Self { share: PRESUMED.0, samples: PRESUMED.1, in_a_row: 0 }
+    }
+}
+
+impl Hiccups {
+    /// Takes a sample, and whether it is far out. True: it was the machine, and says nothing of the settings.
+    pub(crate) fn follow(&mut self, is_far_out: bool) -> bool {
+        self.samples = self.samples.saturating_add(1);
+        let share = (1.0 / f64::from(self.samples)).max(HICCUP_SHARE);
+        self.share += share * (f64::from(u8::from(is_far_out)) - self.share);
+        self.in_a_row = if is_far_out { self.in_a_row + 1 } else { 0 };
+        is_far_out && self.in_a_row < IN_A_ROW
+    }
+
+    /// What a far sample says, in deviations, for the settings' being at fault rather than the machine: the logarithm of the
+    /// ratio of the likelihoods, weighed.
+    fn evidence(self) -> f64 {
+        WEIGHT * libm::log(MISSING / self.share.clamp(0.005, 0.3))
     }
 }
 
@@ -88,20 +134,47 @@ mod tests {
         assert!(steps[5..].iter().all(|step| !step), "{steps:?}");
     }
 
+    /// A machine on which so many samples of a hundred are hiccups.
+    fn machine(percent: u32) -> Hiccups {
+        let mut hiccups = Hiccups::default();
+        (0..1_000).for_each(|n| _ = hiccups.follow(n * 37 % 100 < percent));
+        hiccups
+    }
+
     #[test]
     fn one_far_sample_decides_only_over_what_is_new() {
+        let steady = machine(0);
         let mut new = GoalWatch::default();
-        assert!(new.follow(400.0, 300.0, 5.0, false));
+        assert!(new.follow(400.0, 300.0, 5.0, false, steady));
         let mut known = GoalWatch::default();
-        assert!(!known.follow(400.0, 300.0, 5.0, true) && known.follow(400.0, 300.0, 5.0, true));
+        assert!(!known.follow(400.0, 300.0, 5.0, true, steady) && known.follow(400.0, 300.0, 5.0, true, steady));
         let mut held = GoalWatch::default();
-        assert!((0..20).all(|_| !held.follow(280.0, 300.0, 5.0, false)));
-        assert!(!held.follow(9_000.0, 300.0, 5.0, false));
-        assert!(held.follow(9_000.0, 300.0, 5.0, false));
+        assert!((0..20).all(|_| !held.follow(280.0, 300.0, 5.0, false, steady)));
+        assert!(!held.follow(9_000.0, 300.0, 5.0, false, steady));
+        assert!(held.follow(9_000.0, 300.0, 5.0, false, steady));
         // What misses by little decides after some time; what is at times beyond by chance does not.
         let mut little = GoalWatch::default();
-        assert!((0..20).any(|_| little.follow(303.0, 300.0, 6.0, false)));
+        assert!((0..20).any(|_| little.follow(303.0, 300.0, 6.0, false, steady)));
         let mut chance = GoalWatch::default();
-        assert!((0..1_000).all(|n| !chance.follow(if n % 20 == 0 { 312.0 } else { 292.0 }, 300.0, 5.0, false)));
+        let mut at = |n| chance.follow(if n % 20 == 0 { 312.0 } else { 292.0 }, 300.0, 5.0, false, steady);
+        assert!((0..1_000).all(|n| !at(n)));
+    }
+
+    #[test]
+    fn a_third_far_sample_in_a_row_is_no_hiccup() {
+        let mut hiccups = Hiccups::default();
+        let far = [true, true, false, true, true, true, true];
+        assert_eq!(far.map(|is_far| hiccups.follow(is_far)), [true, true, false, true, true, false, false]);
+    }
+
+    #[test]
+    fn where_the_machine_stalls_it_takes_three_in_a_row() {
+        let stalls = machine(15);
+        let mut watch = GoalWatch::default();
+        let missed: Vec<bool> = (0..3).map(|_| watch.follow(9_000.0, 300.0, 5.0, false, stalls)).collect();
+        assert_eq!(missed, [false, false, true]);
+        let mut now_and_then = GoalWatch::default();
+        let mut at = |n| now_and_then.follow(if n % 7 < 2 { 9_000.0 } else { 250.0 }, 300.0, 5.0, false, stalls);
+        assert!((0..1_000).all(|n| !at(n)));
     }
 }

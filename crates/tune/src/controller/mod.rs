@@ -33,12 +33,13 @@ use abey_delivery::{ModeSettings, Nanos};
 
 use crate::bounds::Bounds;
 use crate::choice::Choice;
+use crate::forecast::NEAR;
 use crate::goal::{Goal, ParseGoalError};
 use crate::memory::{Lesson, Memory};
 use crate::reason::{Reason, Why};
 use crate::restraint::{Direction, Restraint};
 use crate::sample::Sample;
-use crate::watch::{GoalWatch, LoadWatch};
+use crate::watch::{GoalWatch, Hiccups, LoadWatch};
 use options::cautious;
 
 /// Forecasts keep this far within the limit.
@@ -51,6 +52,8 @@ const WORTH_FOLLOWING: f64 = 0.04;
 const CALM: u32 = 6;
 /// Samples of a trial.
 const TRIAL: u32 = 3;
+/// Times the CPU at home, which end a trial.
+const FAR_MORE: f64 = 1.25;
 /// Samples without a latency after which nobody sees it.
 const BLIND: u32 = 4;
 /// Octaves that the load may drift before what is right is looked up again.
@@ -97,6 +100,7 @@ pub struct Controller {
     /// The load that the current choice was made for.
     chosen_at: Option<f64>,
     watch: GoalWatch,
+    hiccups: Hiccups,
     /// The next sample is the first after a change.
     settling: bool,
     /// Samples of the current choice since the last look for something better, or since the trial began.
@@ -135,6 +139,7 @@ impl Controller {
             load: LoadWatch::default(),
             chosen_at: None,
             watch: GoalWatch::default(),
+            hiccups: Hiccups::default(),
             settling: true,
             calm: 0,
             trial: None,
@@ -195,10 +200,18 @@ impl Controller {
             return self.follow_load(now, load);
         }
         if std::mem::take(&mut self.settling) {
-            return Why::Settling;
+            // Part of it was under the settings before, and dear or late already: there is nothing to wait for.
+            let is_over = self.trial.is_some() && (self.costs_far_more(&lesson, load) || self.misses(&lesson, false));
+            if !is_over {
+                return Why::Settling;
+            }
+            let current = self.current;
+            self.memory_mut().learn(now, current, lesson);
+            return self.end_trial(now, load);
         }
         let proven = self.is_proven(load);
         let current = self.current;
+        let lesson = self.without_hiccups(lesson);
         self.memory_mut().learn(now, current, lesson);
         self.calm += 1;
         let load = self.load.load().unwrap_or(load);
@@ -206,7 +219,8 @@ impl Controller {
             return self.back_off(now, load, Why::Missed, proven);
         }
         if self.trial.is_some() {
-            return if self.calm < TRIAL { Why::Trial } else { self.judge(now, load) };
+            let is_over = self.calm >= TRIAL || self.costs_far_more(&lesson, load);
+            return if is_over { self.end_trial(now, load) } else { Why::Trial };
         }
         let drift = self.chosen_at.map_or(f64::INFINITY, |at| libm::log2(load / at).abs());
         if drift > DRIFT {
@@ -228,7 +242,7 @@ impl Controller {
                 self.set_estimated(false);
                 let p99 = latency.p99.as_nanos() as f64;
                 let noise = p99 * (1.0 / (latency.count as f64).sqrt()).clamp(0.01, 0.15);
-                Some(Lesson { load, latency: p99, noise, cpu: sample.cpu })
+                Some(Lesson { load, latency: p99, latency_counts: true, noise, cpu: sample.cpu })
             }
             (None, Some(_)) => None,
             (None, None) => {
@@ -238,9 +252,16 @@ impl Controller {
                 }
                 self.set_estimated(true);
                 let latency = sample.estimated_wait(self.current.flush);
-                Some(Lesson { load, latency, noise: latency * 0.05, cpu: sample.cpu })
+                Some(Lesson { load, latency, latency_counts: true, noise: latency * 0.05, cpu: sample.cpu })
             }
         }
+    }
+
+    /// The lesson, and whether its latency is one: not if it is far from what these settings usually give here.
+    fn without_hiccups(&mut self, lesson: Lesson) -> Lesson {
+        let known = self.memory().exact(self.current, lesson.load);
+        let Some(is_far_out) = known.map(|cell| cell.is_far_out(lesson.latency)) else { return lesson };
+        Lesson { latency_counts: !self.hiccups.follow(is_far_out), ..lesson }
     }
 
     fn set_estimated(&mut self, is_estimated: bool) {
@@ -252,10 +273,10 @@ impl Controller {
 
     /// Whether the goal is missed, and not by chance.
     fn misses(&mut self, lesson: &Lesson, proven: bool) -> bool {
-        let limit = self.limit();
+        let (limit, hiccups) = (self.limit(), self.hiccups);
         match self.goal {
-            Goal::P99(_) => self.watch.follow(lesson.latency, limit, lesson.noise, proven),
-            Goal::Cpu(_) => self.watch.follow(lesson.cpu, limit, lesson.cpu * 0.02 + 0.002, proven),
+            Goal::P99(_) => self.watch.follow(lesson.latency, limit, lesson.noise, proven, hiccups),
+            Goal::Cpu(_) => self.watch.follow(lesson.cpu, limit, lesson.cpu * 0.02 + 0.002, proven, hiccups),
         }
     }
 
@@ -270,7 +291,10 @@ impl Controller {
                 let gain = self.gain(&there, &here);
                 let worth = gain >= WORTH_FOLLOWING && self.restraint.allows_gain(now, load, away > 0);
                 if best == self.current || (suits && !worth) {
-                    return self.keep(Why::LoadChangedKept);
+                    let why = self.keep(Why::LoadChangedKept);
+                    // On new ground there is more to find, and nothing to wait for.
+                    self.calm = if here.away > Some(NEAR) { CALM - TRIAL } else { 0 };
+                    return why;
                 }
                 self.restraint.followed();
                 self.take(load, best);
@@ -308,12 +332,20 @@ impl Controller {
         self.watch = GoalWatch::default();
         self.trial = None;
         match (nearest, here) {
+            // What usually keeps it here was missed by chance.
+            (_, Some(here)) if self.held(&here) <= self.limit() * ROOM => {
+                self.restraint.pardoned(self.current, load);
+                self.keep(otherwise)
+            }
             (Some((nearest, there)), Some(here)) if self.held(&there) < 0.95 * self.held(&here) => {
                 self.restraint.moved(now, load, direction);
                 self.take(load, nearest);
                 Why::OutOfReach
             }
-            _ => self.keep(otherwise),
+            _ => {
+                self.restraint.pardoned(self.current, load);
+                self.keep(otherwise)
+            }
         }
     }
 
@@ -353,8 +385,14 @@ impl Controller {
         }
     }
 
+    /// Whether a trial need not go on: what one sample costs says enough, where latency takes several.
+    fn costs_far_more(&self, lesson: &Lesson, load: f64) -> bool {
+        let home = self.trial.and_then(|home| self.memory().forecast(home, load));
+        matches!(self.goal, Goal::P99(_)) && home.is_some_and(|home| lesson.cpu > FAR_MORE * home.cpu)
+    }
+
     /// The end of a trial.
-    fn judge(&mut self, now: Nanos, load: f64) -> Why {
+    fn end_trial(&mut self, now: Nanos, load: f64) -> Why {
         let Some(home) = self.trial.take() else { return Why::Holds };
         let memory = self.memory();
         let (Some(here), Some(there)) = (memory.forecast(self.current, load), memory.forecast(home, load)) else {
@@ -363,6 +401,14 @@ impl Controller {
         let gain = self.gain(&here, &there);
         if gain >= WORTH && self.held(&here) <= self.limit() {
             return self.keep(Why::TrialPaid(gain));
+        }
+        // Tried with a short timeout, out of caution: what was learned may tell that a longer one pays.
+        let further = self.best(now, load).filter(|(best, _)| best.family == self.current.family);
+        if let Some((best, gain)) = further.map(|(best, forecast)| (best, self.gain(&forecast, &there)))
+            && gain >= WORTH
+        {
+            self.take(load, best);
+            return Why::Gain(gain);
         }
         self.restraint.failed_to_pay(now, self.current.family, load);
         self.restraint.moved(now, load, Direction::Back);

@@ -13,7 +13,9 @@ const HOSTS_SHARE: f64 = 0.5;
 const BATCHES: f64 = 20.0;
 
 impl Controller {
-    /// The choice that keeps the goal, by a family that is known, at the least price.
+    /// The choice that keeps the goal, by a family that is known, at the least price. What is known from near this load comes
+    /// before what is known from far away, however cheap that is there: what a timer costs for each packet is another thing
+    /// at another load.
     pub(super) fn best(&self, now: Nanos, load: f64) -> Option<(Choice, Forecast)> {
         let allowed = self.choices.iter().map(|choice| self.with_suspend(*choice));
         let known = allowed.filter_map(|choice| {
@@ -21,7 +23,10 @@ impl Controller {
             let keeps = self.held(&forecast) <= self.limit() * ROOM;
             (keeps && !self.forbids(now, choice, load)).then_some((choice, forecast))
         });
-        known.min_by(|(_, a), (_, b)| self.price(a).total_cmp(&self.price(b)))
+        known.min_by(|(_, a), (_, b)| {
+            let is_far = |forecast: &Forecast| forecast.away.is_none_or(|away| away > NEAR);
+            is_far(a).cmp(&is_far(b)).then(self.price(a).total_cmp(&self.price(b)))
+        })
     }
 
     /// A family of which nothing is known near this load, and that may well keep the goal.
@@ -30,19 +35,32 @@ impl Controller {
         families.dedup();
         families
             .retain(|family| *family != self.current.family && !(spins(*family) && matches!(self.goal, Goal::P99(_))));
+        // What defers and, where the application is busy, spares the timer as well comes before what defers only.
+        families.sort_by_key(|family| *family != Family::Suspend);
         families.into_iter().find_map(|family| {
-            let of_family = self.choices.iter().filter(|choice| choice.family == family);
-            let alike = of_family.min_by_key(|choice| {
-                let (flush, here) = (choice.flush.as_nanos(), self.current.flush.as_nanos());
-                flush.abs_diff(here)
-            })?;
-            let choice = self.with_suspend(*alike);
+            let choice = self.trial_of(family, load)?;
             let known = self.memory().known(choice, load).and_then(|known| known.away).is_some_and(|away| away <= NEAR);
             let guess = self.memory().guess(choice, self.current, load)?;
             let may_hold = self.held(&guess) <= self.limit() * ROOM;
             let in_vain = self.restraint.tried_in_vain(now, family, load) || self.forbids(now, choice, load);
             (!known && may_hold && !in_vain).then_some(choice)
         })
+    }
+
+    /// The choice to try a family with: the timeout that is in use; where none is, the longest that may keep a goal for
+    /// latency, for a short one may cost a timer's interrupt for every packet, and tells nothing of the family then.
+    fn trial_of(&self, family: Family, load: f64) -> Option<Choice> {
+        let of_family = || self.choices.iter().filter(|choice| choice.family == family);
+        let flush = self.current.flush;
+        let alike = of_family().min_by_key(|choice| choice.flush.as_nanos().abs_diff(flush.as_nanos()));
+        let longest = || {
+            of_family().rfind(|choice| {
+                let guess = self.memory().guess(**choice, self.current, load);
+                guess.is_some_and(|guess| self.held(&guess) <= self.limit() * ROOM)
+            })
+        };
+        let choice = if flush.is_zero() && matches!(self.goal, Goal::P99(_)) { longest().or(alike) } else { alike };
+        choice.map(|choice| self.with_suspend(*choice))
     }
 
     /// Whether the current choice was seen to keep the goal at this load, and not only by luck.
