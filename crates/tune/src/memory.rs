@@ -2,7 +2,8 @@
 //!
 //! Loads are kept in *regions*, four to a factor of two. In a region every choice that was ever used there has a cell with
 //! two figures: the time that requests took, and the CPU time for each packet; each with its mean and its usual deviation.
-//! The first five samples give their median, so that a stall of the machine in some of them is no lesson. Later ones count
+//! The first five samples give the median of what they cost, and the second lowest of their latencies, so that a stall of the
+//! machine in some of them is no lesson: stalls only ever add to latency. Later ones count
 //! for at least a twelfth, so that what is long past fades, and one that is far out moves a figure by a few deviations at
 //! the most.
 
@@ -33,6 +34,11 @@ pub(crate) fn region(load: f64) -> usize {
     ((libm::log2(load.max(1.0)) * PER_OCTAVE) as usize).min(REGIONS - 1)
 }
 
+/// Which of the first few samples, from the lowest, tells what is usual.
+type Rank = fn(usize) -> usize;
+const MIDDLE: Rank = |count| (count - 1) / 2;
+const LOW: Rank = |count| (count - 1) / 3;
+
 /// A mean, and how far samples usually are from it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Figure {
@@ -54,11 +60,11 @@ impl Figure {
     }
 
     /// Takes one more after `samples` of them, for a share of what is known.
-    fn learn(&mut self, value: f64, samples: u32, share: f64) {
+    fn learn(&mut self, value: f64, samples: u32, share: f64, rank: Rank) {
         let samples = samples as usize;
         if samples < FIRST {
             self.first[samples] = value;
-            self.begin(samples + 1);
+            self.begin(samples + 1, rank);
             return;
         }
         let off = value - self.mean;
@@ -68,12 +74,12 @@ impl Figure {
         self.deviation = (self.deviation + share * (away - self.deviation)).max(self.mean * 0.003);
     }
 
-    /// From the first few: what disturbs a machine adds to both figures, so the lower of two counts, and the middle of more.
-    fn begin(&mut self, count: usize) {
+    /// From the first few.
+    fn begin(&mut self, count: usize, rank: Rank) {
         let mut first = self.first;
         let known = &mut first[..count];
         known.sort_unstable_by(f64::total_cmp);
-        self.mean = known[(count - 1) / 2];
+        self.mean = known[rank(count)];
         let nearest = known.iter().map(|value| (value - self.mean).abs()).filter(|off| *off > 0.0);
         let nearest = nearest.fold(f64::INFINITY, f64::min);
         self.deviation = nearest.clamp(self.mean * self.chance, self.mean * MOST_EARLY.max(self.chance));
@@ -156,9 +162,9 @@ impl Memory {
         let share = (1.0 / f64::from(cell.samples + 1)).max(LEAST_SHARE);
         cell.load += share * (lesson.load - cell.load);
         if let Some(latency) = lesson.latency_counts.then_some(lesson.latency) {
-            cell.latency.learn(latency, cell.samples, share);
+            cell.latency.learn(latency, cell.samples, share, LOW);
         }
-        cell.cost.learn(cost, cell.samples, share);
+        cell.cost.learn(cost, cell.samples, share, MIDDLE);
         cell.samples = cell.samples.saturating_add(1);
         cell.at = now;
     }

@@ -1,5 +1,5 @@
 //! Steps of the load on a machine that stalls: a virtual machine whose host takes the CPU away for milliseconds, several times
-//! a second, so that one interval in seven has a tail that is nobody's fault.
+//! a second, so that one interval in seven, or in three, has a tail that is nobody's fault.
 //!
 //! The machine is a few formulas, fitted to memcached on the datapath, over a shared-memory NIC, on the project's test machine
 //! (two virtual CPUs; `abey bench --steps 5k,60k`, 100 connections): timers are dear there (some 30 us of CPU each), so plain
@@ -17,8 +17,6 @@ const STAY: usize = 32;
 const GRACE: usize = 8;
 const LOADS: [f64; 3] = [5_000.0, 60_000.0, 5_000.0];
 const GOAL: Goal = Goal::P99(Nanos::from_micros(200));
-/// The share of intervals with a stall in them.
-const STALLS: f64 = 0.15;
 
 /// CPU as a share, and the tail in microseconds.
 fn machine(settings: &ModeSettings, load: f64) -> (f64, f64) {
@@ -32,11 +30,12 @@ fn machine(settings: &ModeSettings, load: f64) -> (f64, f64) {
     }
 }
 
-fn sample(settings: &ModeSettings, load: f64, random: &mut Xoshiro256PlusPlus) -> Sample {
+/// An interval; `stalls`: how probable it is that there is one in it.
+fn sample(settings: &ModeSettings, load: f64, stalls: f64, random: &mut Xoshiro256PlusPlus) -> Sample {
     let (cpu, tail) = machine(settings, load);
     let mut off = |share: f64| 1.0 + share * (random.random_range(-1.0..1.0) + random.random_range(-1.0..1.0));
     let (cpu, tail) = ((cpu * off(0.05)).min(1.0), tail * off(0.06));
-    let stalled = random.random_range(0.0..1.0) < STALLS;
+    let stalled = random.random_range(0.0..1.0) < stalls;
     let tail = if stalled { tail + random.random_range(300.0..15_000.0) } else { tail };
     let packets = (load * 0.25 * (1.0 + random.random_range(-0.03..0.03))) as u64;
     let nanos = |micros: f64| Nanos::from_nanos((micros * 1e3) as u64);
@@ -52,13 +51,17 @@ struct Run {
     kept: f64,
 }
 
-fn run(seed: u64, mut settings: ModeSettings, mut steer: impl FnMut(Nanos, &Sample) -> ModeSettings) -> Run {
+fn run(
+    (seed, stalls): (u64, f64),
+    mut settings: ModeSettings,
+    mut steer: impl FnMut(Nanos, &Sample) -> ModeSettings,
+) -> Run {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let Goal::P99(limit) = GOAL else { unreachable!("it is one of latency") };
     let (mut cpu, mut kept, mut judged) = (0.0, 0.0, 0.0);
     for at in 0..STAY * LOADS.len() {
         let load = LOADS[at / STAY];
-        let seen = sample(&settings, load, &mut random);
+        let seen = sample(&settings, load, stalls, &mut random);
         cpu += seen.cpu;
         if at % STAY >= GRACE {
             judged += 1.0;
@@ -70,10 +73,10 @@ fn run(seed: u64, mut settings: ModeSettings, mut steer: impl FnMut(Nanos, &Samp
     Run { cpu: cpu / (STAY * LOADS.len()) as f64, kept: kept / judged }
 }
 
-fn tuned(seed: u64) -> Run {
+fn tuned(chance: (u64, f64)) -> Run {
     let start = Mode::Base.settings();
     let mut tuner = Controller::new(GOAL, Bounds::default(), Some(start)).expect("sound");
-    run(seed, start, |now, sample| {
+    run(chance, start, |now, sample| {
         let step = tuner.handle_sample(now, sample);
         if std::env::var_os("ABEY_TUNE_STEPS").is_some() {
             println!("{:6.2} s: {}", now.as_nanos() as f64 / 1e9, step.reason);
@@ -87,22 +90,25 @@ fn stalls_do_not_drive_it_to_settings_that_cost_more_than_a_fixed_mode() {
     let modes = ["base", "defer50", "defer90", "suspend50", "suspend100", "suspend120", "suspend140"];
     let fixed = modes.map(|name| {
         let settings = name.parse::<Mode>().expect(name).settings();
-        let run = run(1, settings, |_, _| settings);
+        let run = run((1, 0.0), settings, |_, _| settings);
         println!("{name:11} keeps {:5.1} %, CPU {:5.2} %", 100.0 * run.kept, 100.0 * run.cpu);
         run
     });
     let best = fixed.iter().filter(|run| run.kept == 1.0).map(|run| run.cpu).fold(f64::INFINITY, f64::min);
-    let mut runs: Vec<Run> = (0..200).map(tuned).collect();
-    runs.sort_unstable_by(|one, other| one.cpu.total_cmp(&other.cpu));
-    let (median, worst) = (&runs[runs.len() / 2], &runs[runs.len() - 1]);
-    let kept = runs.iter().map(|run| run.kept).sum::<f64>() / runs.len() as f64;
-    let cheaper = runs.iter().filter(|run| run.cpu < best).count();
-    println!(
-        "tuned: {:.3} times the best fixed mode's CPU at the median, {:.3} at worst, {cheaper} of {} cheaper; keeps {:.1} %",
-        median.cpu / best,
-        worst.cpu / best,
-        runs.len(),
-        kept * 100.0
-    );
-    assert!(kept >= 0.97 && median.cpu < 0.97 * best && worst.cpu < 1.15 * best && cheaper >= 150);
+    for stalls in [0.0, 0.15, 0.35] {
+        let mut runs: Vec<Run> = (0..200).map(|seed| tuned((seed, stalls))).collect();
+        runs.sort_unstable_by(|one, other| one.cpu.total_cmp(&other.cpu));
+        let (median, worst) = (&runs[runs.len() / 2], &runs[runs.len() - 1]);
+        let kept = runs.iter().map(|run| run.kept).sum::<f64>() / runs.len() as f64;
+        let cheaper = runs.iter().filter(|run| run.cpu < best).count();
+        println!(
+            "stalls in {:2.0} %: tuned {:.3} times the best fixed mode's CPU at the median, {:.3} at worst, {cheaper} of {} cheaper; keeps {:.1} %",
+            stalls * 100.0,
+            median.cpu / best,
+            worst.cpu / best,
+            runs.len(),
+            kept * 100.0
+        );
+        assert!(kept >= 0.97 && median.cpu < 0.97 * best && worst.cpu < 1.2 * best && cheaper >= 150);
+    }
 }

@@ -58,6 +58,7 @@ impl Course<'_> {
                     at_s,
                     count: report.count,
                     p50_us: of(report.p50_us),
+                    p90_us: of(report.p90_us),
                     p95_us: of(report.p95_us),
                     p99_us: of(report.p99_us),
                 });

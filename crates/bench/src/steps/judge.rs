@@ -155,7 +155,7 @@ mod tests {
         let slices = (0..2).flat_map(|step| (0..20).map(move |at| (step, f64::from(at) * 0.25)));
         let slices = slices.map(|(step, at_s)| {
             let p99_us = if late(step, at_s) { 900.0 } else { 100.0 };
-            Slice { step, at_s, count: 100, p50_us: 20.0, p95_us: 50.0, p99_us }
+            Slice { step, at_s, count: 100, p50_us: 20.0, p90_us: 40.0, p95_us: 50.0, p99_us }
         });
         StepRun {
             world: World::Linux,

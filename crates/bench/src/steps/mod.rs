@@ -28,7 +28,7 @@ use crate::{BenchError, Conditions, World};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "String")]
 pub struct StepGoal {
-    /// The share of requests, in percent: 50, 95 or 99.
+    /// The share of requests, in percent: 50, 90, 95 or 99.
     pub percentile: u8,
     /// What they stay within.
     pub limit: Nanos,
@@ -36,7 +36,7 @@ pub struct StepGoal {
 
 /// A text that is no goal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no goal: write p50, p95 or p99, an equals sign and a time, such as p99=250us")]
+#[error("`{0}` is no goal: write p50, p90, p95 or p99, an equals sign and a time, such as p99=250us")]
 pub struct ParseStepGoalError(String);
 
 impl std::str::FromStr for StepGoal {
@@ -47,6 +47,7 @@ impl std::str::FromStr for StepGoal {
         let (name, limit) = text.split_once('=').ok_or_else(wrong)?;
         let percentile = match name {
             "p50" => 50,
+            "p90" => 90,
             "p95" => 95,
             "p99" => 99,
             _ => return Err(wrong()),
@@ -132,6 +133,8 @@ pub struct Slice {
     /// Latency in microseconds.
     pub p50_us: f64,
     /// Latency in microseconds.
+    pub p90_us: f64,
+    /// Latency in microseconds.
     pub p95_us: f64,
     /// Latency in microseconds.
     pub p99_us: f64,
@@ -142,6 +145,7 @@ impl Slice {
     pub fn at(&self, percentile: u8) -> f64 {
         match percentile {
             50 => self.p50_us,
+            90 => self.p90_us,
             95 => self.p95_us,
             _ => self.p99_us,
         }
@@ -219,10 +223,10 @@ mod tests {
 
     #[test]
     fn goals_are_read_and_shown() {
-        for text in ["p99=250us", "p95=1ms", "p50=20us"] {
+        for text in ["p99=250us", "p95=1ms", "p90=200us", "p50=20us"] {
             assert_eq!(text.parse::<StepGoal>().map(|goal| goal.to_string()).as_deref(), Ok(text));
         }
-        for wrong in ["", "p99", "p99=", "p90=1ms", "cpu=50%", "p99=0us", "p99=fast"] {
+        for wrong in ["", "p99", "p99=", "p75=1ms", "cpu=50%", "p99=0us", "p99=fast"] {
             assert!(wrong.parse::<StepGoal>().is_err(), "{wrong}");
         }
     }

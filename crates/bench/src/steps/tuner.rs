@@ -92,12 +92,13 @@ impl Tuner {
             return Err(self.failed(&format!("ended ({status})")));
         }
         let Some(feed) = &mut self.feed else { return Ok(()) };
-        let (Some(p50), Some(p95), Some(p99)) = (report.p50_us, report.p95_us, report.p99_us) else { return Ok(()) };
         let goal = match steps.goal.percentile {
-            50 => p50,
-            95 => p95,
-            _ => p99,
+            50 => report.p50_us,
+            90 => report.p90_us,
+            95 => report.p95_us,
+            _ => report.p99_us,
         };
+        let (Some(p50), Some(goal)) = (report.p50_us, goal) else { return Ok(()) };
         let line = serde_json::json!({
             "count": report.count,
             "p50_us": p50.min(goal),

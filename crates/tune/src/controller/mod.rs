@@ -332,8 +332,8 @@ impl Controller {
         self.watch = GoalWatch::default();
         self.trial = None;
         match (nearest, here) {
-            // What usually keeps it here was missed by chance.
-            (_, Some(here)) if self.held(&here) <= self.limit() * ROOM => {
+            // What usually keeps it here was missed by chance, and nothing is known to be safer.
+            _ if self.usually_keeps(load) => {
                 self.restraint.pardoned(self.current, load);
                 self.keep(otherwise)
             }
@@ -403,7 +403,8 @@ impl Controller {
             return self.keep(Why::TrialPaid(gain));
         }
         // Tried with a short timeout, out of caution: what was learned may tell that a longer one pays.
-        let further = self.best(now, load).filter(|(best, _)| best.family == self.current.family);
+        let is_further = |best: Choice| best.family == self.current.family && best.flush > self.current.flush;
+        let further = self.best(now, load).filter(|(best, _)| is_further(*best));
         if let Some((best, gain)) = further.map(|(best, forecast)| (best, self.gain(&forecast, &there)))
             && gain >= WORTH
         {

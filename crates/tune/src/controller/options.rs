@@ -6,6 +6,7 @@ use super::{CALM, Controller, ROOM};
 use crate::choice::Choice;
 use crate::forecast::{Forecast, NEAR};
 use crate::goal::Goal;
+use crate::memory::Cell;
 
 /// The share of a goal for latency that the host may use where only the host's share is seen.
 const HOSTS_SHARE: f64 = 0.5;
@@ -72,6 +73,15 @@ impl Controller {
             };
             cell.samples >= CALM && held <= self.limit()
         })
+    }
+
+    /// Whether the current choice keeps the goal at this load most of the time, stalls of the machine apart.
+    pub(super) fn usually_keeps(&self, load: f64) -> bool {
+        let usual = |cell: &Cell| match self.goal {
+            Goal::P99(_) => cell.latency.mean,
+            Goal::Cpu(_) => cell.cpu(load),
+        };
+        self.memory().exact(self.current, load).is_some_and(|cell| usual(cell) <= self.limit() * ROOM)
     }
 
     /// Whether chance alone would break the goal every so often.

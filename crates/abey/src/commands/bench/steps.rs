@@ -29,7 +29,7 @@ pub(super) struct StepArgs {
     /// --world datapath the same program on the datapath, over a shared-memory NIC
     #[arg(long, value_name = "LOAD,..", value_delimiter = ',', requires = "goal", conflicts_with_all = ["loads", "compare"])]
     pub(super) steps: Vec<Load>,
-    /// What the tuner is to hold at as little CPU as that takes: the latency that 50, 95 or 99 % of the requests stay within
+    /// What the tuner is to hold at as little CPU as that takes: the latency that 50, 90, 95 or 99 % of the requests stay within
     #[arg(long, value_name = "p99=TIME", requires = "steps")]
     goal: Option<StepGoal>,
     /// How long each step is
