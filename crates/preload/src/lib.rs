@@ -42,4 +42,5 @@ mod members;
 mod real;
 mod report;
 mod state;
+mod times;
 mod wait;

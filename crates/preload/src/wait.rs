@@ -30,10 +30,9 @@ use libc::{c_int, epoll_event, sigset_t, timespec};
 use crate::face::epoll::Plain;
 use crate::members::has_connections;
 use crate::report::Topic;
-use crate::{face, real, state};
+use crate::{face, real, state, times};
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
-const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// The part of a wait that stays the same in each of its pieces.
 #[derive(Clone, Copy)]
@@ -137,14 +136,11 @@ fn milliseconds(timeout: c_int) -> Option<Nanos> {
 
 /// A timeout as a time; `None` when it is not a valid one.
 fn nanoseconds(timeout: &timespec) -> Option<Nanos> {
-    let (seconds, nanos) = (u64::try_from(timeout.tv_sec).ok()?, u64::try_from(timeout.tv_nsec).ok()?);
-    let total = seconds.saturating_mul(NANOS_PER_SECOND).saturating_add(nanos);
-    (nanos < NANOS_PER_SECOND).then_some(Nanos::from_nanos(total))
+    times::of_timespec(timeout).map(times::nanos)
 }
 
 fn time(span: Nanos) -> timespec {
-    let nanos = span.as_nanos();
-    timespec { tv_sec: (nanos / NANOS_PER_SECOND) as libc::time_t, tv_nsec: (nanos % NANOS_PER_SECOND) as libc::c_long }
+    times::timespec(span.into())
 }
 
 /// What is left of a timeout, in milliseconds, not less.

@@ -1,7 +1,5 @@
 //! Many messages in one call: `sendmmsg(2)`, `recvmmsg(2)`.
 
-use std::time::{Duration, Instant};
-
 use libc::{c_int, c_uint, mmsghdr, timespec};
 
 use super::buffers::{VECTORS, calls};
@@ -9,6 +7,7 @@ use super::errno::fail;
 use super::receive::receive_message_ours;
 use super::send::send_message_ours;
 use super::{table, udp};
+use crate::times::{self, Limit, of_timespec};
 
 /// # Safety
 /// As of `sendmmsg`.
@@ -36,28 +35,26 @@ unsafe fn receive_ours(
 ) -> Option<c_int> {
     // SAFETY: the caller's promise.
     let timeout = unsafe { timeout.as_mut() };
-    let since = Instant::now();
-    let limit = timeout.as_deref().map(span);
+    let limit = match timeout.as_deref() {
+        // One that is no time is the kernel's to refuse.
+        Some(time) => Limit::new(Some(of_timespec(time)?)),
+        None => Limit::new(None),
+    };
     // SAFETY: the caller's promises; each message is used by itself.
     let answer = unsafe {
         each(fd, messages, count as usize, |message, done| {
             let once = if done > 0 && flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
             let answer = receive_message_ours(fd, &raw mut (*message).msg_hdr, flags & !libc::MSG_WAITFORONE | once)?;
             // As the kernel does it: looked at when a message has come, and not before.
-            Some((answer, limit.is_none_or(|limit| since.elapsed() < limit)))
+            Some((answer, !limit.is_over()))
         })
     }?;
-    if let (Some(timeout), Some(limit)) = (timeout, limit)
+    if let (Some(timeout), Some(left)) = (timeout, limit.left())
         && answer > 0
     {
-        let left = limit.saturating_sub(since.elapsed());
-        (timeout.tv_sec, timeout.tv_nsec) = (left.as_secs() as _, left.subsec_nanos().into());
+        *timeout = times::timespec(left);
     }
     Some(answer)
-}
-
-fn span(time: &timespec) -> Duration {
-    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
 }
 
 /// Does one after the other until one fails; whether to go on after it is what `one` says beside its answer. An error is told

@@ -53,6 +53,7 @@ use super::outside::Beside;
 use super::table::{self, Object};
 use super::{RUNTIME, inside, signals};
 use crate::real;
+use crate::times::Limit;
 
 /// How often the kernel's members are looked at while ours are busy, in nanoseconds.
 const LOOK_EVERY: u64 = 100_000;
@@ -308,7 +309,7 @@ impl Set {
         timeout: Option<Duration>,
         mask: Option<&sigset_t>,
     ) -> c_int {
-        let deadline = timeout.map(|timeout| (timeout, Instant::now()));
+        let limit = Limit::new(timeout);
         let mut descriptors = [pollfd { fd: epfd, events: libc::POLLIN, revents: 0 }];
         let beside = Beside::new(&mut descriptors, mask);
         let mut events = EVENTS.take();
@@ -325,12 +326,7 @@ impl Set {
             if found == room {
                 break found as c_int;
             }
-            let left = match deadline {
-                _ if found > 0 => Some(Duration::ZERO),
-                None => None,
-                Some((timeout, _)) if timeout.is_zero() => Some(timeout),
-                Some((timeout, since)) => Some(timeout.saturating_sub(since.elapsed())),
-            };
+            let left = if found > 0 { Some(Duration::ZERO) } else { limit.left() };
             match ours.wait_with(&mut events, room - found, left, &beside) {
                 Ok(Ended::Events) => {
                     for (at, event) in events.iter().enumerate() {

@@ -9,6 +9,7 @@ use abey_datapath::{Keepalive, TcpStream};
 use libc::{c_int, c_void, linger, socklen_t, timeval};
 
 use super::socket::Role;
+use crate::times::{self, of_timeval};
 use crate::{real, state};
 
 /// Which buffers the program gave a size (SO_BUF_LOCK, since Linux 5.14; libc has no name for it).
@@ -60,8 +61,8 @@ impl Kept {
             usize::try_from(size / 2).ok()
         };
         let limit = |option| {
-            let time = get::<timeval>(fd, libc::SOL_SOCKET, option).map_or(Duration::ZERO, span);
-            (!time.is_zero()).then_some(time)
+            let time = get::<timeval>(fd, libc::SOL_SOCKET, option).as_ref().and_then(of_timeval);
+            time.filter(|time| !time.is_zero())
         };
         let linger = get::<linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER).filter(|linger| linger.l_onoff != 0);
         Self {
@@ -121,11 +122,7 @@ impl Kept {
         }
         let limits = [(libc::SO_RCVTIMEO, self.read_timeout), (libc::SO_SNDTIMEO, self.write_timeout)];
         for (option, limit) in limits.into_iter().filter_map(|(option, limit)| Some((option, limit?))) {
-            let time = timeval {
-                tv_sec: limit.as_secs() as libc::time_t,
-                tv_usec: libc::suseconds_t::from(limit.subsec_micros()),
-            };
-            set(fd, libc::SOL_SOCKET, option, &time);
+            set(fd, libc::SOL_SOCKET, option, &times::timeval(limit));
         }
         let sizes = [(libc::SO_RCVBUF, self.receive_buffer), (libc::SO_SNDBUF, self.send_buffer)];
         for (option, size) in sizes.into_iter().filter_map(|(option, size)| Some((option, size?))) {
@@ -142,10 +139,6 @@ fn keepalive(fd: c_int) -> Keepalive {
         interval: ask(libc::TCP_KEEPINTVL).map_or(usual.interval, Duration::from_secs),
         probes: ask(libc::TCP_KEEPCNT).and_then(|value| u8::try_from(value).ok()).unwrap_or(usual.probes),
     }
-}
-
-fn span(time: timeval) -> Duration {
-    Duration::new(time.tv_sec.max(0) as u64, (time.tv_usec.clamp(0, 999_999) * 1000) as u32)
 }
 
 /// An option of the kernel's socket that is a number.

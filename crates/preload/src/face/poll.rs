@@ -13,7 +13,7 @@
 
 use std::ptr::null;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use abey_datapath::{Ended, Readiness, Source};
 use libc::{c_int, c_short, nfds_t, pollfd, sigset_t, size_t, timespec};
@@ -25,6 +25,7 @@ use super::socket::{Role, Socket};
 use super::table::{self, Object};
 use super::{RUNTIME, signals};
 use crate::real;
+use crate::times::{self, Limit, of_timespec};
 
 /// More descriptors than any process may have, which is the kernel's to say.
 const TOO_MANY: usize = 1 << 24;
@@ -138,10 +139,10 @@ pub(super) fn wait(
         return Some(Ok(count));
     }
     let mut sides = Sides::of(descriptors)?;
-    let began = Instant::now();
+    let limit = Limit::new(timeout);
     let runtime = RUNTIME.get()?.as_ref()?;
     Some(loop {
-        let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+        let left = limit.left();
         let is_over = left.is_some_and(|left| left.is_zero());
         let count = sides.look(descriptors);
         if count > 0 || is_over {
@@ -181,18 +182,11 @@ impl Sides {
         if self.kernel.is_empty() && mask.is_none() {
             return Ok(count);
         }
-        let now = timespec { tv_sec: 0, tv_nsec: 0 };
-        match call(&mut self.kernel, Some(now), mask) {
+        match call(&mut self.kernel, Some(times::timespec(Duration::ZERO)), mask) {
             Err(number) if count == 0 => Err(number),
             _ => Ok(self.add_kernels(descriptors)),
         }
     }
-}
-
-/// A `timespec`, unless it is not a time.
-pub(super) fn span(time: &timespec) -> Option<Duration> {
-    let nanos = u32::try_from(time.tv_nsec).ok().filter(|nanos| *nanos < 1_000_000_000)?;
-    Some(Duration::new(u64::try_from(time.tv_sec).ok()?, nanos))
 }
 
 /// # Safety
@@ -249,8 +243,8 @@ unsafe extern "C-unwind" fn ppoll(
     unsafe {
         let given = timeout.as_ref();
         // One that is no time is the kernel's to refuse.
-        if given.is_none_or(|given| span(given).is_some())
-            && let Some(answer) = ours(descriptors, count, given.and_then(span), mask)
+        if given.is_none_or(|given| of_timespec(given).is_some())
+            && let Some(answer) = ours(descriptors, count, given.and_then(of_timespec), mask)
         {
             return answered(answer);
         }

@@ -1,6 +1,6 @@
 //! `select` on sockets of ours: a poll, with its sets translated.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libc::{c_int, c_short, c_ulong, fd_set, pollfd, sigset_t, timespec, timeval};
 
@@ -8,6 +8,7 @@ use super::errno::fail;
 use super::poll::{self, EXCEPTS, READS, WRITES};
 use super::table;
 use crate::real;
+use crate::times::{self, Limit, of_timespec, of_timeval};
 
 /// Descriptors in a word of a set.
 const BITS: usize = c_ulong::BITS as usize;
@@ -91,10 +92,9 @@ unsafe fn ours(count: c_int, sets: &Sets, timeout: Option<Duration>, mask: *cons
     super::signals::test_cancel();
     // SAFETY: the caller's promises.
     let (mut all, mask) = unsafe { (descriptors(sets, count), mask.as_ref()) };
-    let began = Instant::now();
-    let mut left = timeout;
+    let limit = Limit::new(timeout);
     let answer = loop {
-        match poll::wait(&mut all, left, mask)? {
+        match poll::wait(&mut all, limit.left(), mask)? {
             Err(number) => return Some(fail(number)),
             Ok(0) => break 0,
             Ok(_) => {}
@@ -111,10 +111,8 @@ unsafe fn ours(count: c_int, sets: &Sets, timeout: Option<Duration>, mask: *cons
         if all.iter().all(|descriptor| descriptor.fd < 0) {
             // What is left is to let the time pass, or a signal come.
             all.truncate(0);
-            let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
-            return Some(idle(left, mask, sets, count));
+            return Some(idle(limit.left(), mask, sets, count));
         }
-        left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
     };
     // SAFETY: the caller's promises; only descriptors that were in a set are put there.
     unsafe {
@@ -131,8 +129,7 @@ unsafe fn ours(count: c_int, sets: &Sets, timeout: Option<Duration>, mask: *cons
 }
 
 fn idle(left: Option<Duration>, mask: Option<&sigset_t>, sets: &Sets, count: usize) -> c_int {
-    let left = left.map(|left| timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-    match super::outside::call(&mut [], left, mask) {
+    match super::outside::call(&mut [], left.map(times::timespec), mask) {
         Ok(_) => {
             // SAFETY: the promises of the caller's caller.
             sets.iter().for_each(|(set, _)| unsafe { set.clear(count) });
@@ -156,20 +153,16 @@ unsafe extern "C-unwind" fn select(
     timeout: *mut timeval,
 ) -> c_int {
     // SAFETY: the caller's promises: null, or a time.
-    let given = unsafe { timeout.as_ref() }.map(|time| {
-        let (seconds, micros) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec));
-        Some(Duration::from_secs(seconds.ok()?).saturating_add(Duration::from_micros(micros.ok()?)))
-    });
-    let began = Instant::now();
+    let given = unsafe { timeout.as_ref() }.map(of_timeval);
+    let limit = Limit::new(given.flatten());
     // One that is no time is the kernel's to refuse.
     if !matches!(given, Some(None))
         // SAFETY: the caller's promises are passed on.
         && let Some(answer) = unsafe { ours(count, &sets(reads, writes, excepts), given.flatten(), std::ptr::null()) }
     {
-        if let Some(Some(given)) = given {
-            let left = given.saturating_sub(began.elapsed());
+        if let Some(left) = limit.left() {
             // SAFETY: it was not null.
-            unsafe { timeout.write(timeval { tv_sec: left.as_secs() as i64, tv_usec: left.subsec_micros().into() }) };
+            unsafe { timeout.write(times::timeval(left)) };
         }
         return poll::answered(answer);
     }
@@ -194,8 +187,8 @@ unsafe extern "C-unwind" fn pselect(
     // SAFETY: the caller's promises are passed on; among them, that `timeout` is null or points to a time.
     unsafe {
         let given = timeout.as_ref();
-        if given.is_none_or(|given| poll::span(given).is_some())
-            && let Some(answer) = ours(count, &sets(reads, writes, excepts), given.and_then(poll::span), mask)
+        if given.is_none_or(|given| of_timespec(given).is_some())
+            && let Some(answer) = ours(count, &sets(reads, writes, excepts), given.and_then(of_timespec), mask)
         {
             return poll::answered(answer);
         }

@@ -1,6 +1,6 @@
 //! Blocking calls: try, sleep until the socket may be ready, try again. All that a socket of ours waits for alone is here.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use abey_datapath::{Ended, EpollError, Error, Readiness, Runtime};
 use libc::{c_int, pollfd};
@@ -9,6 +9,7 @@ use super::RUNTIME;
 use super::outside::Beside;
 use super::signals;
 use super::socket::Socket;
+use crate::times::Limit;
 
 /// Does `attempt` until it does not fail with "would block", as a blocking call of the program's on socket `fd`. `limit` is
 /// SO_RCVTIMEO or SO_SNDTIMEO; a socket that does not block has one attempt.
@@ -47,14 +48,13 @@ pub(crate) fn until_done<R>(
 pub(crate) struct Waiting {
     sleeper: Sleeper,
     interest: Readiness,
-    limit: Option<(Duration, Instant)>,
+    limit: Limit,
 }
 
 impl Waiting {
     /// See [`until_done`].
     pub(crate) fn new(fd: c_int, socket: &Socket, interest: Readiness, limit: Option<Duration>) -> Self {
-        let limit = limit.map(|limit| (limit, Instant::now()));
-        Self { sleeper: Sleeper::new(fd, socket, interest), interest, limit }
+        Self { sleeper: Sleeper::new(fd, socket, interest), interest, limit: Limit::new(limit) }
     }
 
     /// Waits until it is worth looking again: the socket may be ready, or it is `at_most` later.
@@ -62,14 +62,14 @@ impl Waiting {
     /// # Errors
     /// [`Error::TimedOut`]: the limit is over; [`Error::Interrupted`], as there; the runtime is gone.
     pub(crate) fn wait(&mut self, socket: &Socket, at_most: Option<Duration>) -> Result<(), Error> {
-        let left = self.limit.map(|(limit, since)| limit.saturating_sub(since.elapsed()));
+        let left = self.limit.left();
         if left.is_some_and(|left| left.is_zero()) {
             return Err(Error::TimedOut);
         }
         match self.sleeper.sleep(socket, self.interest, left.into_iter().chain(at_most).min()) {
             Slept::Look => Ok(()),
             Slept::Interrupted { restarts } => {
-                signals::interrupted(restarts && self.limit.is_none());
+                signals::interrupted(restarts && !self.limit.is_set());
                 Err(Error::Interrupted)
             }
             Slept::Failed => Err(Error::RuntimeGone),
