@@ -3,11 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use abey_linux::device::{Device, DeviceError, device_named, has_xdp};
-use abey_linux::features::set_features;
 use abey_linux::napi::{Napi, napis};
 use abey_linux::netlink::{Netlink, NetlinkError};
 use abey_linux::netns::NetNs;
-use abey_linux::veth::{End, create, set_up};
+use abey_linux::veth::{End, compute_checksums, create, set_up};
 
 use crate::BenchError;
 use crate::load_run::Cpus;
@@ -15,9 +14,6 @@ use crate::load_run::Cpus;
 /// The range that RFC 2544 sets aside for benchmarks.
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1));
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2));
-
-/// The features that leave checksums to a NIC, which a veth is not: the other end then gets packets without them.
-const CHECKSUMS_LEFT_OUT: [&str; 1] = ["tx-checksum-ip-generic"];
 
 /// Who gets the packets of a test network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +55,7 @@ impl TestBed {
         )?;
         if takers == Takers::Any {
             for (netns, device) in [(&server, &server_device), (&client, &client_device)] {
-                let off = CHECKSUMS_LEFT_OUT.map(|name| (name, false));
-                set_features(&mut Netlink::open(netns)?, device, &off)?;
+                compute_checksums(netns, device)?;
             }
         }
         let mut netlink = Netlink::open(&server)?;

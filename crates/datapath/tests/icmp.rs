@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use abey_datapath::{Error, Runtime, Shutdown, SocketError, TcpListener, TcpStream, UdpSocket};
 use abey_nic::Options;
 use common::{
-    PATIENCE, Wire, another_namespace, checked_veth, connect, has, in_namespace, inside, ip, is_possible, ours, path,
-    patient, run, theirs,
+    PATIENCE, Wire, another_namespace, checked_veth, compute_checksums, connect, has, in_namespace, inside, ip,
+    is_possible, ours, path, patient, run, theirs,
 };
 
 /// The narrow link's packets, in bytes.
@@ -68,7 +68,7 @@ impl Beyond {
             &[&link("narrow1", "7", 2)[..], &link("wide0", "9", 1), &routes("narrow1", "8", "1")].concat(),
         );
         inside(&host, || {
-            run("ethtool", "-K host0 tx off");
+            compute_checksums("host0");
             link("host0", "9", 2).iter().for_each(|command| ip(command));
             ip("route add default via 10.9.0.1");
             ip("route add default via fd09::1");

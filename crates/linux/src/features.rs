@@ -9,6 +9,8 @@ use crate::netlink::{Netlink, NetlinkError};
 
 /// Generic receive offload: on a veth, the switch that gives it a NAPI instance.
 pub const RX_GRO: &str = "rx-gro";
+/// Checksums left to the NIC: what comes over a veth then has none.
+pub const TX_CHECKSUMS: &str = "tx-checksum-ip-generic";
 /// TCP segmentation offload: a veth peer that sends unsegmented packets bypasses the receiver's NAPI.
 pub const TX_TCP_SEGMENTATION: &str = "tx-tcp-segmentation";
 /// The other parts of what `ethtool -K DEV tso off` turns off.

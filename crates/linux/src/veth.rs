@@ -8,7 +8,7 @@ use netlink_bindings::rt_link::{self, Ifinfomsg};
 use netlink_bindings::traits::Pusher;
 use netlink_bindings::utils::{finalize_nested_header, push_header, push_nested_header};
 
-use crate::features::{RX_GRO, TX_TCP_SEGMENTATION_FAMILY, set_features};
+use crate::features::{RX_GRO, TX_CHECKSUMS, TX_TCP_SEGMENTATION_FAMILY, set_features};
 use crate::netlink::{Netlink, NetlinkError};
 use crate::netns::NetNs;
 
@@ -65,6 +65,17 @@ pub fn create(near: &End<'_>, far: &End<'_>, queues: u32) -> Result<(), NetlinkE
         set_up(&mut netlink, end.name)?;
     }
     Ok(())
+}
+
+/// Makes the kernel compute the checksums of what it sends over a veth device, for a receiver that is a stack in user space.
+///
+/// A veth leaves checksums to a NIC that is not there: the receiving kernel knows that, and whoever reads the packets by
+/// AF_XDP gets them with checksums that are wrong.
+///
+/// # Errors
+/// When the namespace cannot be entered or the kernel refuses, most often for lack of `CAP_NET_ADMIN`.
+pub fn compute_checksums(netns: &NetNs, device: &str) -> Result<(), NetlinkError> {
+    set_features(&mut Netlink::open(netns)?, device, &[(TX_CHECKSUMS, false)])
 }
 
 /// Keeps each TCP connection that begins in the namespace on one transmit queue, and so on one receive queue of a veth

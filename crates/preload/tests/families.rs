@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use abey_datapath::{Runtime, UdpSocket};
 use common::{has, preloaded};
-use namespace::{PATIENCE, in_namespace, inside, introduce, until, veth};
+use namespace::{PATIENCE, checked_veth, in_namespace, inside, introduce, until};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/families.py");
 const DATAPATH: &str = r#"{"nic":"af_xdp:near0","mode":"MODE","addresses":["10.8.0.1/24","fd08::1/64"]}"#;
@@ -50,12 +50,8 @@ fn compare(modes: &[&str], scenarios: &[&str], loopback: u64) {
         return;
     }
     in_namespace(|| {
-        let far = veth(1);
+        let far = checked_veth(1);
         introduce(&far);
-        inside(&far, || {
-            let done = Command::new("ethtool").args(["-K", "far0", "tx", "off"]).output().expect("it runs");
-            assert!(done.status.success());
-        });
         let kernel = said(&far, None, scenarios);
         for mode in modes {
             let before = datagrams_of_kernel();

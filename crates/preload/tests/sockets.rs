@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::{has, preloaded};
-use namespace::{PATIENCE, has_program, in_namespace, inside, ip, until, veth};
+use namespace::{PATIENCE, checked_veth, has_program, in_namespace, inside, ip, until};
 
 /// A program that ends with the test.
 struct Running(Child);
@@ -48,23 +48,13 @@ fn peer(far: &File, directory: &Path) -> (Running, std::path::PathBuf) {
     (running, path)
 }
 
-/// The veth pair, whose far end computes the checksums of what it sends.
-fn checked_veth() -> File {
-    let far = veth(2);
-    inside(&far, || {
-        let done = Command::new("ethtool").args(["-K", "far0", "tx", "off"]).stdout(Stdio::null()).status();
-        assert!(done.expect("ethtool").success());
-    });
-    far
-}
-
 #[test]
 fn every_state_is_as_the_kernels() {
     if !has("python3") || !has("ethtool") {
         return;
     }
     in_namespace(|| {
-        let far = checked_veth();
+        let far = checked_veth(2);
         // Who does not exist is known not to, soon; who does not answer has a station that nobody has.
         ip("neigh add 10.8.0.77 lladdr 02:00:00:00:08:77 dev near0 nud permanent");
         for (setting, value) in [("mcast_solicit", "1"), ("retrans_time_ms", "100")] {
@@ -122,7 +112,7 @@ fn a_wildcard_listener_is_reached_by_the_nic_and_by_loopback() {
         return;
     }
     in_namespace(|| {
-        let far = checked_veth();
+        let far = checked_veth(2);
         for (how, port) in [("epoll", 8001), ("block", 8002)] {
             let (mut server, _says) = wildcard(how, port);
             for _ in 0..3 {
@@ -167,7 +157,7 @@ fn neither_side_of_a_listener_starves() {
         return;
     }
     in_namespace(|| {
-        let far = checked_veth();
+        let far = checked_veth(2);
         let (mut server, mut says) = wildcard("turns", 8003);
         let over_nic = |count| -> Vec<_> {
             inside(&far, || (0..count).map(|_| visit([10, 8, 0, 1].into(), 8003).expect("connected")).collect())
@@ -203,7 +193,7 @@ fn connections_go_the_way_of_the_kernels_routes() {
         return;
     }
     in_namespace(|| {
-        let far = checked_veth();
+        let far = checked_veth(2);
         // Behind the gateway, behind another router on the same device, and behind another device.
         ip("route add default via 10.8.0.2 dev near0");
         ip("route add default via fd08::2 dev near0");

@@ -58,22 +58,6 @@ pub(crate) fn is_possible(wire: Wire) -> bool {
     }
 }
 
-/// The veth pair, whose far end computes the checksums of what it sends and keeps a connection on one queue.
-pub(crate) fn checked_veth(queues: u32) -> File {
-    let far = veth(queues);
-    inside(&far, || {
-        run("ethtool", "-K far0 tx off");
-        std::fs::write("/proc/sys/net/core/txrehash", "0").expect("a setting of this kernel");
-    });
-    far
-}
-
-/// Runs a program that must succeed.
-pub(crate) fn run(program: &str, words: &str) {
-    let output = Command::new(program).args(words.split_whitespace()).output().expect("it runs");
-    assert!(output.status.success(), "{program} {words}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
 pub(crate) fn ours(is_v4: bool, port: u16) -> SocketAddr {
     host(is_v4, 1, port)
 }

@@ -67,8 +67,13 @@ pub(crate) fn path(namespace: &File) -> String {
 
 /// Runs `ip` with these words in the namespace of the calling thread.
 pub(crate) fn ip(words: &str) {
-    let output = Command::new("ip").args(words.split_whitespace()).output().expect("run ip");
-    assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
+    run("ip", words);
+}
+
+/// Runs a program that must succeed.
+pub(crate) fn run(program: &str, words: &str) {
+    let output = Command::new(program).args(words.split_whitespace()).output().expect("it runs");
+    assert!(output.status.success(), "{program} {words}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Waits for something.
@@ -91,6 +96,22 @@ pub(crate) fn veth(queues: u32) -> File {
     configure("near0", 1);
     inside(&far, || configure("far0", 2));
     far
+}
+
+/// [`veth`], whose far end computes the checksums of what it sends, which its kernel would leave to a NIC, and keeps a
+/// connection on one queue. Needs the program `ethtool`.
+pub(crate) fn checked_veth(queues: u32) -> File {
+    let far = veth(queues);
+    inside(&far, || {
+        compute_checksums("far0");
+        std::fs::write("/proc/sys/net/core/txrehash", "0").expect("a setting of this kernel");
+    });
+    far
+}
+
+/// Makes the kernel compute the checksums of what it sends over a veth device.
+pub(crate) fn compute_checksums(device: &str) {
+    run("ethtool", &format!("-K {device} tx off"));
 }
 
 /// Gives a device the test network's addresses of host `last`, and brings it up.
