@@ -2,7 +2,7 @@
 
 use std::net::TcpStream;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abey_delivery::{EpollBusyPoll, Nanos, PollContext};
 use abey_linux::counters::{Count, Interrupts, NetStat, SoftirqCounts, Softnet, Work, WorkCounter};
@@ -92,8 +92,11 @@ fn busy_polls_are_counted_for_the_thread_that_does_them_and_the_deferral_timer_f
     let mut timers = TimerCounter::open().expect("timer counter");
     ping(&mut stream, 1);
     // With nothing to do the server sleeps, and polls are then up to the timer until the deferrals are used up.
-    std::thread::sleep(Duration::from_millis(100));
-    assert!(timers.read().expect("count") > 0);
+    let since = Instant::now();
+    while timers.read().expect("count") == 0 {
+        assert!(since.elapsed() < Duration::from_secs(30), "the deferral timer never fired");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     close(echo, stream);
 }
 

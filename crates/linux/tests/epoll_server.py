@@ -1,11 +1,11 @@
 # A small echo server on an epoll instance, for tests. Arguments: address, epoll parameters ("usecs,budget,prefer" or
-# "none"), timeout of its waits in seconds. Listens on port 7000, says "ready", and ends by itself after 20 s.
+# "none"), timeout of its waits in seconds. Listens on port 7000, says "ready", and ends by itself after 60 s.
 import fcntl, select, signal, socket, struct, sys
 
 EPIOCSPARAMS = 0x40088A01
 
 address, params, timeout = sys.argv[1], sys.argv[2], float(sys.argv[3])
-signal.alarm(20)
+signal.alarm(60)
 listener = socket.create_server((address, 7000), backlog=64)
 epoll = select.epoll()
 if params != "none":

@@ -1,7 +1,7 @@
 //! The generator against servers that misbehave, and against the real memcached.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -132,12 +132,12 @@ fn a_lost_datagram_is_counted_and_the_flow_goes_on() {
         }
     });
     let mut load = Load::connect(&config(address, echo(Transport::Udp), 5_000)).unwrap();
-    let report = load.run(&even("100", 120), &mut |_| {}).unwrap();
+    let report = load.run(&even("20", 600), &mut |_| {}).unwrap();
     // The one flow waits a second for the lost one; what was due meanwhile is too late for this interval.
     assert_eq!((report.errors, report.count), (1, 3), "{report:?}");
     assert_eq!(report.unsent, 8, "{report:?}");
     // The next eight come from a new port.
-    let report = load.run(&even("100", 80), &mut |_| {}).unwrap();
+    let report = load.run(&even("20", 400), &mut |_| {}).unwrap();
     assert_eq!((report.errors, report.count + report.unsent), (0, 8), "{report:?}");
     drop(load);
     if report.unsent == 0 {
@@ -147,7 +147,10 @@ fn a_lost_datagram_is_counted_and_the_flow_goes_on() {
 
 #[test]
 fn a_udp_port_without_a_server_is_refused() {
-    let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // One that hears its own peer only holds the port, and is no server.
+    let deaf = UdpSocket::bind("127.0.0.1:0").unwrap();
+    deaf.connect("127.0.0.1:9").unwrap();
+    let address = deaf.local_addr().unwrap();
     let mut load = Load::connect(&config(address, echo(Transport::Udp), 5_000)).unwrap();
     let error = load.run(&even("1k", 5_000), &mut |_| {}).unwrap_err();
     assert!(matches!(error, LoadError::Refused { .. }), "{error}");
@@ -165,16 +168,19 @@ impl Drop for RealMemcached {
 
 #[test]
 fn the_real_memcached_is_understood() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // An address that no other test process has, so that nobody else can be given the port meanwhile.
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let own = Ipv4Addr::new(127, high.wrapping_add(90), middle, low);
+    let address = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap();
+    let (host, port) = (own.to_string(), address.port());
     let mut command = Command::new("memcached");
-    command.args(["-l", "127.0.0.1", "-U", "0", "-t", "1", "-u", "nobody", "-p", &port.to_string()]);
+    command.args(["-l", &host, "-U", "0", "-t", "1", "-u", "nobody", "-p", &port.to_string()]);
     let Ok(child) = command.stderr(Stdio::null()).spawn() else {
         eprintln!("skipped: memcached is not installed");
         return;
     };
     let _memcached = RealMemcached(child);
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while TcpStream::connect(address).is_err() {
         assert!(Instant::now() < deadline, "memcached does not listen on {address}");
         std::thread::sleep(Duration::from_millis(20));

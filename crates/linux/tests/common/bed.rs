@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::Duration;
 
 use abey_delivery::Mode;
 use abey_linux::napi::{NapiChange, napis, set_napi};
@@ -18,6 +18,9 @@ use nix::sys::signal::Signal;
 const SERVER: &str = include_str!("../epoll_server.py");
 
 const CONNECTIONS: usize = 8;
+
+/// Longer than an answer takes on a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Two namespaces and a server in one of them.
 pub(crate) struct Bed {
@@ -66,35 +69,36 @@ impl Bed {
         }
     }
 
-    /// Runs `work` while the server is under load, which ends by itself.
+    /// Runs `work` while the server is under load, from its first answers on.
     pub(crate) fn under_load<T>(&self, work: impl FnOnce() -> T) -> T {
-        let stop = AtomicBool::new(false);
+        let (answered, answers) = channel();
+        let (goes_on, end) = channel();
         std::thread::scope(|scope| {
-            scope.spawn(|| self.far.run(|| echo_until(self.address, &stop)).expect("enter"));
-            std::thread::sleep(Duration::from_millis(100));
-            let result = work();
-            stop.store(true, Ordering::Relaxed);
-            result
+            scope.spawn(|| self.far.run(move || echo_until(&end, self.address, &answered)).expect("enter"));
+            // However `work` ends, the load ends with this.
+            let _goes_on: Sender<()> = goes_on;
+            answers.recv().expect("the load is answered");
+            work()
         })
     }
 }
 
-/// Keeps several requests under way.
-fn echo_until(address: IpAddr, stop: &AtomicBool) {
+/// Keeps several requests under way until nobody has the other side of `end`, and says when the first were answered.
+fn echo_until(end: &Receiver<()>, address: IpAddr, answered: &Sender<()>) {
     let connect = |_| {
         let stream = TcpStream::connect((address, 7000)).expect("connect");
         stream.set_nodelay(true).expect("set");
-        stream.set_read_timeout(Some(Duration::from_secs(2))).expect("set");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
         stream
     };
     let mut streams: Vec<TcpStream> = (0..CONNECTIONS).map(connect).collect();
-    let began = Instant::now();
-    while !stop.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(4) {
+    while end.try_recv() != Err(TryRecvError::Disconnected) {
         for stream in &mut streams {
             stream.write_all(&[7; 64]).expect("send");
         }
         for stream in &mut streams {
             stream.read_exact(&mut [0; 64]).expect("answer");
         }
+        let _ = answered.send(());
     }
 }
