@@ -1,6 +1,7 @@
 //! Why a bench did not come to an end.
 
 use std::io;
+use std::time::Duration;
 
 use abey_datapath::BuildError;
 use abey_datapath::control::ControlError;
@@ -81,6 +82,23 @@ pub enum BenchError {
         load: Load,
         /// What went wrong.
         source: LoadError,
+    },
+    /// There is nothing to judge the mode by: no request was due in this time, or the load or the server was not let run.
+    #[error(
+        "{mode} at {load} ({world}): no request of {duration:?} was answered, and {unsent} were due and not sent: measure for \
+         longer, or beside less other work"
+    )]
+    NothingAnswered {
+        /// The world.
+        world: World,
+        /// The mode.
+        mode: Mode,
+        /// The load.
+        load: Load,
+        /// How long was measured.
+        duration: Duration,
+        /// Requests that were due and that the load did not get to.
+        unsent: u64,
     },
     /// The mode was set and counters say it did nothing, so there is no row to show.
     #[error("{mode} did not engage at {load} ({world}): {reason}")]

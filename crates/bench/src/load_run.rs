@@ -42,7 +42,7 @@ impl<'a, N: Network> Driver<'a, N> {
         Ok(Self { load, server, world, mode, conditions, kept_waiting: 0.0 })
     }
 
-    /// One run; `at` is called at both ends of what is measured.
+    /// One run, in which something was answered; `at` is called at both ends of what is measured.
     pub(crate) fn run(
         &mut self,
         load: Load,
@@ -57,6 +57,10 @@ impl<'a, N: Network> Driver<'a, N> {
             self.load.run(&config, at).map_err(|source| failed(self.server, self.world, self.mode, load, source))?;
         let waited = run_delay().zip(before).map_or(Duration::ZERO, |(now, before)| now.saturating_sub(before));
         self.kept_waiting = waited.as_secs_f64() / since.elapsed().as_secs_f64();
+        if report.count == 0 {
+            let (world, mode, unsent) = (self.world, self.mode, report.unsent);
+            return Err(BenchError::NothingAnswered { world, mode, load, duration, unsent });
+        }
         Ok(report)
     }
 

@@ -13,8 +13,11 @@ use crate::cpu_time::{CpuTime, Spent, Watch};
 /// What was counted.
 #[derive(Clone, Debug)]
 pub(super) struct Counts {
-    /// By the datapath.
+    /// By the datapath, while it was measured.
     pub(super) datapath: Counters,
+    /// By the datapath until the last answer was in. The requests of the measured time are in these, even if the server
+    /// did not get to one of them before it was over.
+    pub(super) until_answered: Counters,
     /// Cycles and instructions of the server's CPU, as far as this user and this machine can count them.
     pub(super) work: Work,
     /// Times a thread of the server was switched out.
@@ -89,14 +92,17 @@ impl<'a> Meter<'a> {
         Ok(sum)
     }
 
-    pub(super) fn finish(self) -> Result<Counts, BenchError> {
-        if let Some(error) = self.failed {
+    /// Once the run is over, all answers included.
+    pub(super) fn finish(mut self) -> Result<Counts, BenchError> {
+        if let Some(error) = self.failed.take() {
             return Err(error);
         }
+        let answered = self.datapath()?;
         let (start, end) = self.start.zip(self.end).expect("a run that ended well has both phases");
         let (usage, note) = end.cpu.since(&start.cpu);
         Ok(Counts {
             datapath: end.datapath.since(&start.datapath),
+            until_answered: answered.since(&start.datapath),
             work: end.work.since(&start.work),
             switches: end.switches.all.saturating_sub(start.switches.all),
             sleeps: end.switches.willing.saturating_sub(start.switches.willing),

@@ -1,4 +1,5 @@
-//! Whether a mode of the datapath is active: decided by its counters over the time that was measured.
+//! Whether a mode of the datapath is active: decided by its counters, from when the measured time began until the last of
+//! its requests was answered.
 
 use abey_datapath::Counters;
 use abey_delivery::{Hold, Mode};

@@ -63,8 +63,7 @@ impl Served {
             let report =
                 driver.run(load, conditions.duration, conditions.warmup, seed, &mut |phase| meter.at(phase))?;
             let counts = meter.finish()?;
-            let judged = judge(mode, &counts.datapath).map_err(|why| format!("{why} ({} were answered)", report.count));
-            let proof = driver.proved(load, judged)?;
+            let proof = driver.proved(load, judge(mode, &counts.until_answered))?;
             runs.push(driver.measured(load, &report, all_figures(&report, &counts), (proof, counts.note)));
         }
         Ok(runs)
