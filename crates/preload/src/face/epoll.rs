@@ -30,16 +30,12 @@
 //! # Those who wait in the kernel alone
 //!
 //! An epoll that has this one as a member, `poll` on its descriptor, and a thread that was waiting already when the first
-//! socket of ours came, sleep where the datapath does not reach. For them the set gets a *bell*: an eventfd among its
-//! members in the kernel, which rings while ours may have something. Its event is never told to the program. Whether it
-//! rings for a reason is checked before each wait that it may end, since a socket that was emptied meanwhile is
-//! noticed only when it is looked at.
+//! socket of ours came, sleep where the datapath does not reach: for them the set has a [bell](super::bell).
 
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use abey_datapath::{Ended, Epoll, Event};
@@ -57,9 +53,6 @@ use crate::times::Limit;
 
 /// How often the kernel's members are looked at while ours are busy, in nanoseconds.
 const LOOK_EVERY: u64 = 100_000;
-
-/// How deep the kernel lets epolls be within each other (`epoll_ctl(2)`, ELOOP).
-const DEPTH: usize = 5;
 
 /// What an epoll descriptor has beside it.
 #[derive(Debug)]
@@ -154,7 +147,7 @@ pub(crate) fn begin_plain(epfd: c_int) -> Plain {
             set.plain.fetch_sub(1, Ordering::SeqCst);
             return Plain::Ours;
         }
-        set.settle_nested(DEPTH);
+        set.settle_nested();
         Plain::Noted
     });
     told.unwrap_or(Plain::Unknown)
@@ -221,72 +214,6 @@ impl Set {
         Some(ours)
     }
 
-    /// Somebody waits for this set's descriptor in the kernel: sees to it that it is readable when ours are ready.
-    pub(super) fn want_bell(&self, epfd: c_int) {
-        if self.has_bell.load(Ordering::Acquire) {
-            return;
-        }
-        let mut kept = self.kept();
-        kept.wants_bell = true;
-        if let Some(ours) = self.ours.get() {
-            self.hang_bell(epfd, ours, &mut kept);
-        }
-    }
-
-    fn hang_bell(&self, epfd: c_int, ours: &Epoll, _kept: &mut Kept) {
-        if self.has_bell.load(Ordering::Acquire) {
-            return;
-        }
-        crate::state::keep_errno(|| {
-            // SAFETY: takes no pointers.
-            let made = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-            if made < 0 {
-                return;
-            }
-            // SAFETY: new, and nobody else's.
-            let bell = unsafe { OwnedFd::from_raw_fd(made) };
-            let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: self.token() };
-            // SAFETY: the event lives through the call.
-            if unsafe { real::EPOLL_CTL.get()(epfd, libc::EPOLL_CTL_ADD, bell.as_raw_fd(), &raw mut event) } == 0 {
-                self.has_bell.store(true, Ordering::Release);
-                ours.set_bell(Some(bell));
-            }
-        });
-    }
-
-    /// What the bell's events are known by: no descriptor, and no address of the program's.
-    fn token(&self) -> u64 {
-        std::ptr::from_ref(self) as u64
-    }
-
-    /// Makes the bell, if there is one, say what is so.
-    pub(super) fn settle_bell(&self) {
-        if self.has_bell.load(Ordering::Acquire)
-            && let Some(ours) = self.ours.get()
-        {
-            ours.settle_bell();
-        }
-    }
-
-    /// Takes the bell's event out of `count` events. How many are left.
-    unsafe fn without_bell(&self, to: *mut epoll_event, count: usize) -> usize {
-        if !self.has_bell.load(Ordering::Acquire) {
-            return count;
-        }
-        let mut left = 0;
-        for at in 0..count {
-            // SAFETY: the caller's promise; `left` is not after `at`.
-            unsafe {
-                let event = to.add(at).read_unaligned();
-                if event.u64 != self.token() {
-                    to.add(left).write_unaligned(event);
-                    left += 1;
-                }
-            }
-        }
-        left
-    }
-
     /// Whether it is time to look at the kernel's members. Of several threads one does.
     fn is_due(&self) -> bool {
         if !self.has_kernel.load(Ordering::Relaxed) {
@@ -313,7 +240,7 @@ impl Set {
         let mut descriptors = [pollfd { fd: epfd, events: libc::POLLIN, revents: 0 }];
         let beside = Beside::new(&mut descriptors, mask);
         let mut events = EVENTS.take();
-        self.settle_nested(DEPTH);
+        self.settle_nested();
         let answer = loop {
             let mut found = 0;
             if self.is_due() {
@@ -401,25 +328,6 @@ impl Set {
                 let mut silent = epoll_event { events: libc::EPOLLONESHOT as u32, u64: event.u64 };
                 // SAFETY: the event lives through the call.
                 unsafe { real::EPOLL_CTL.get()(epfd, libc::EPOLL_CTL_MOD, fd, &raw mut silent) };
-            }
-        }
-    }
-
-    /// Makes the bells of this set, and of those in it, say what is so.
-    pub(super) fn settle(&self) {
-        self.settle_bell();
-        self.settle_nested(DEPTH);
-    }
-
-    fn settle_nested(&self, depth: usize) {
-        if depth == 0 || !self.has_kept.load(Ordering::Relaxed) {
-            return;
-        }
-        let nested: Vec<_> = self.kept().nested.iter().filter_map(Weak::upgrade).collect();
-        for object in nested {
-            if let Object::Epoll(set) = &*object {
-                set.settle_bell();
-                set.settle_nested(depth - 1);
             }
         }
     }

@@ -52,6 +52,7 @@
 mod accept;
 mod address;
 mod batches;
+mod bell;
 mod buffers;
 mod cancel;
 mod claim;
@@ -59,6 +60,7 @@ mod close;
 mod conditions;
 mod connect;
 mod control;
+mod datagrams;
 mod descriptors;
 pub(crate) mod epoll;
 mod errno;

@@ -7,7 +7,7 @@ use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssi
 
 use super::buffers::{Answer, blocking, calls, length, room, rooms, tell, vectors, vectors_of};
 use super::socket::{Role, Socket};
-use super::{table, udp};
+use super::{datagrams, table};
 
 /// What is thrown away at a time.
 const SCRAP: usize = 4096;
@@ -137,7 +137,7 @@ unsafe fn receive_ours(
             return tell(receive_stream(socket, std::iter::once(room), flags));
         }
         let mut vector = iovec { iov_base: to, iov_len: length };
-        let mut message = udp::message(&raw mut vector, 1);
+        let mut message = datagrams::message(&raw mut vector, 1);
         // SAFETY: the caller's promises.
         unsafe {
             if !peer.is_null() {
@@ -169,7 +169,7 @@ unsafe fn receive_vectors_ours(fd: c_int, vector: *const iovec, count: c_int, fl
             |vectors| match length(vectors) {
                 0 => Ok(0),
                 // SAFETY: the caller's promise; the structures are not changed.
-                _ => unsafe { receive(fd, socket, &mut udp::message(vector.cast_mut(), vectors.len()), flags) },
+                _ => unsafe { receive(fd, socket, &mut datagrams::message(vector.cast_mut(), vectors.len()), flags) },
             },
         );
         tell(answer)

@@ -11,7 +11,7 @@ use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssi
 
 use super::buffers::{Answer, blocking, bytes, calls, tell, tell_sent, vectors_of};
 use super::socket::{Role, Socket};
-use super::{table, udp};
+use super::{datagrams, table, udp};
 
 /// What is gathered before it is written; longer pieces are written as they are.
 pub(super) const GATHERED: usize = 4096;
@@ -110,7 +110,7 @@ unsafe fn send_ours(
             return tell_sent(bytes.and_then(|bytes| send_bytes(socket, bytes, flags)), flags);
         }
         let mut vector = iovec { iov_base: from.cast_mut(), iov_len: length };
-        let mut message = udp::message(&raw mut vector, 1);
+        let mut message = datagrams::message(&raw mut vector, 1);
         (message.msg_name, message.msg_namelen) = (peer.cast_mut().cast(), peer_length);
         // SAFETY: the caller's promise.
         tell_sent(unsafe { send_message(fd, socket, &message, flags) }, flags)
@@ -123,7 +123,7 @@ unsafe fn send_vectors_ours(fd: c_int, vector: *const iovec, count: c_int, flags
     table::with_socket(fd, |socket| {
         let Ok(count @ 0..=super::buffers::VECTORS) = usize::try_from(count) else { return tell(Err(libc::EINVAL)) };
         // SAFETY: the caller's promise.
-        tell_sent(unsafe { send_message(fd, socket, &udp::message(vector.cast_mut(), count), flags) }, flags)
+        tell_sent(unsafe { send_message(fd, socket, &datagrams::message(vector.cast_mut(), count), flags) }, flags)
     })
 }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 use abey_datapath::{Readiness, Source, TcpListener, TcpStream};
 use libc::c_int;
 
+use super::datagrams::Datagrams;
 use super::inside;
 use super::kept::{Kept, is_kept, number};
 use super::listen::Listening;
-use super::udp::Datagrams;
 use crate::{real, state};
 
 /// A descriptor's socket.
