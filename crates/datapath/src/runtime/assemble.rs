@@ -11,7 +11,8 @@ use abey_nic::rss::Rss;
 use abey_tcpip::{Config, Offloads, Settings, Stack};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::{Builder, NEVER, Runtime, Shared};
+use super::shared::NEVER;
+use super::{Builder, Runtime, Shared};
 use crate::clock::Clock;
 use crate::error::BuildError;
 use crate::kernel::{Control, Kernel};

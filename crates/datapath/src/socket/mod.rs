@@ -3,6 +3,7 @@
 //! A socket lives in the shard its packets arrive on. One that does not belong to a flow (a listener, a UDP socket) may
 //! have a part in every shard.
 
+mod connect;
 mod listener;
 mod stream;
 mod udp;
