@@ -9,6 +9,8 @@ mod datagrams;
 mod input;
 mod link;
 mod listing;
+mod opening;
+mod options;
 mod output;
 mod sockets;
 mod streams;
@@ -21,8 +23,9 @@ use slotmap::SlotMap;
 
 pub use datagrams::Message;
 pub use listing::{Holder, SocketInfo, SocketState, Transport};
+pub use opening::Local;
 pub use output::{FrameSink, Frames};
-pub use sockets::{Local, Shutdown};
+pub use sockets::Shutdown;
 
 use self::link::Link;
 use crate::{
