@@ -1,9 +1,11 @@
 //! `abey load`: one load against one server; a table or a JSON row.
 
+mod bar;
+mod show;
+
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use abey_delivery::Nanos;
 use abey_load::network::Network;
@@ -12,13 +14,13 @@ use abey_load::{
     SizeDist, Workload,
 };
 use clap::{Subcommand, ValueEnum};
-use comfy_table::{CellAlignment, Table, presets};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::nic_args::{End, NicArgs, Opened, resolve};
 use crate::output::{print_rows, print_text};
+use bar::Bar;
+use show::{notes, table};
 
 /// Send requests at a given rate, whether or not the server keeps up, and measure latency from intended send times.
 ///
@@ -251,124 +253,4 @@ fn print(mut report: Report, common: &Common) -> Result<ExitCode, Failure> {
         text += &format!("{note}\n");
     }
     print_text(&text)
-}
-
-fn table(report: &Report) -> Table {
-    let figure = |value: Option<f64>| value.map_or("-".to_owned(), |us| format!("{us:.1}"));
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header([
-        "load",
-        "qps",
-        "avg",
-        "p50",
-        "p90",
-        "p95",
-        "p99",
-        "p99.9",
-        "max",
-        "send lag p50",
-        "p99",
-        "client %",
-    ]);
-    let lag = report.send_lag_us;
-    let mut cells = vec![report.load.clone(), format!("{:.0}", report.qps)];
-    cells.extend(
-        [
-            report.avg_us,
-            report.p50_us,
-            report.p90_us,
-            report.p95_us,
-            report.p99_us,
-            report.p999_us,
-            report.max_us,
-            lag.map(|lag| lag.p50),
-            lag.map(|lag| lag.p99),
-            Some(report.client_cpu_percent),
-        ]
-        .map(figure),
-    );
-    table.add_row(cells);
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
-/// What the figures alone do not say.
-fn notes(report: &Report) -> Vec<String> {
-    let mut notes = vec![format!(
-        "latency in us from {} send times, {} samples in {:.1} s; {} to {}, {} connections, depth {}, seed {}",
-        if report.requested_qps.is_some() { "intended" } else { "actual" },
-        report.count,
-        report.duration_s,
-        report.protocol,
-        report.target,
-        report.connections,
-        report.depth,
-        report.seed
-    )];
-    if report.misses > 0 {
-        notes.push(format!(
-            "{} of {} gets missed: the server forgets keys (too little memory?)",
-            report.misses, report.gets
-        ));
-    }
-    if report.errors > 0 {
-        notes.push(format!("{} requests were lost: nothing answered within 1 s", report.errors));
-    }
-    if report.queued * 100 > report.count {
-        notes.push(format!("{} requests waited for a connection: use more, or a greater --depth", report.queued));
-    }
-    if report.unsent > 0 {
-        notes.push(format!(
-            "{} requests were due but not sent before the end: above what {} can do",
-            report.unsent,
-            if report.client_bound { "the generator" } else { "the server" }
-        ));
-    }
-    if report.client_bound {
-        notes.push("client-bound: the generator limited this run; use more --threads or a lower --rate".to_owned());
-    }
-    notes
-}
-
-/// A progress bar on standard error, if that is a terminal; drawn by a thread of its own.
-struct Bar {
-    bar: ProgressBar,
-    started: Arc<OnceLock<Instant>>,
-}
-
-impl Bar {
-    /// Shows the bar; its thread stays on the CPUs that this one is on now.
-    fn start(warmup: Nanos, duration: Nanos) -> Self {
-        let total = Duration::from(warmup) + Duration::from(duration);
-        let bar = ProgressBar::new(total.as_millis() as u64);
-        let style = ProgressStyle::with_template("{msg:10} [{bar:40}] {percent:>3} %").expect("a template that parses");
-        bar.set_style(style.progress_chars("=> "));
-        let started = Arc::new(OnceLock::<Instant>::new());
-        if !bar.is_hidden() {
-            let (bar, started) = (bar.clone(), Arc::clone(&started));
-            bar.set_message("connecting");
-            std::thread::spawn(move || {
-                while !bar.is_finished() {
-                    if let Some(start) = started.get() {
-                        bar.set_message("measuring");
-                        bar.set_position(start.elapsed().as_millis() as u64);
-                    }
-                    std::thread::sleep(Duration::from_millis(200));
-                }
-            });
-        }
-        Self { bar, started }
-    }
-
-    /// Counts from here.
-    fn begin(&self) {
-        let _ = self.started.set(Instant::now());
-    }
-
-    fn end(&self) {
-        self.bar.finish_and_clear();
-    }
 }

@@ -3,26 +3,23 @@
 mod auto;
 mod broker;
 mod datapath;
+mod search;
+mod wanted;
 
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
-use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use abey_delivery::{EpollBusyPoll, Mode};
 use abey_linux::apply::{Applied, JOURNAL_DIRECTORY, Place, Plan, Restored, Target, restore_abandoned};
-use abey_linux::device::{Device, device_named, devices};
+use abey_linux::device::{Device, device_named};
 use abey_linux::library::{self, LibraryConfig, Steering};
-use abey_linux::napi::{NapiChange, napis};
+use abey_linux::napi::NapiChange;
 use abey_linux::netns::NetNs;
 use abey_linux::probe::napi_capabilities;
 use abey_linux::spawn::CommandPlace;
-use abey_linux::{epoll, process};
-use nix::sys::epoll::{Epoll, EpollCreateFlags};
 
 use crate::commands::guard::Guard;
 use crate::commands::tune::Subject;
@@ -32,6 +29,8 @@ use crate::program::{find_program, why_not_preloaded};
 use crate::supervise::{Signals, Supervised, Watch};
 
 use auto::{Auto, AutoArgs, ModeChoice};
+use search::{Search, devices_of};
+use wanted::{check_epoll, library_for, wanted};
 
 /// Run an unmodified program under a delivery mode, and put every setting back when it ends
 #[derive(clap::Args)]
@@ -168,7 +167,7 @@ impl Run<'_> {
         library::equip(&mut command, library, std::env::var_os("LD_PRELOAD").as_deref());
         let mut supervised = start_guarded(command, program, signals, guard)?;
         let searches = named.is_empty() || auto.is_some();
-        let mut search = searches.then(|| Search { since: Instant::now(), loopback_since: None });
+        let mut search = searches.then(Search::begin);
         let mut failure = None;
         let code = supervised.wait(guard, |members| match self.look(&mut search, (named, auto), members) {
             Ok(watch) => watch,
@@ -202,7 +201,7 @@ impl Run<'_> {
         };
         let Some(listening) = looking.look(members)? else { return Ok(Watch::After(Duration::from_millis(20))) };
         *search = None;
-        let devices = if named.is_empty() { devices_of(self, &listening)? } else { named.to_vec() };
+        let devices = if named.is_empty() { devices_of(&self.netns, &listening)? } else { named.to_vec() };
         let Some(auto) = auto else {
             devices.iter().try_for_each(|device| self.apply(device))?;
             return Ok(Watch::Signals);
@@ -288,142 +287,4 @@ fn left_to_others(restored: &Restored) -> Option<String> {
     let change = step.changes().into_iter().next()?;
     let what = change.napi.map_or_else(String::new, |id| format!("NAPI {id} of "));
     Some(format!("somebody else changed {what}{} meanwhile: what they set stays", change.device))
-}
-
-/// The search for the device, by the address that the program listens on.
-struct Search {
-    since: Instant,
-    /// When the program was first seen to listen on loopback and nowhere else.
-    loopback_since: Option<Instant>,
-}
-
-impl Search {
-    /// How long a server may take until it listens.
-    const PATIENCE: Duration = Duration::from_secs(30);
-
-    /// How long a server that listens on loopback may take until it listens on a network device as well: some open a
-    /// port for their administration first.
-    const LOOPBACK_PATIENCE: Duration = Duration::from_secs(1);
-
-    /// Where the program listens, once it does.
-    fn look(&mut self, members: &[u32]) -> Result<Option<Vec<SocketAddr>>, Failure> {
-        let mut listening: Vec<SocketAddr> = members
-            .iter()
-            .filter_map(|pid| process::inspect(*pid).ok())
-            .flat_map(|view| view.listening_addresses())
-            .collect();
-        listening.sort_unstable();
-        listening.dedup();
-        if listening.is_empty() {
-            if self.since.elapsed() > Self::PATIENCE {
-                return Err(Failure::check(format!(
-                    "the program does not listen on any address after {} s: name the device with --dev",
-                    Self::PATIENCE.as_secs()
-                )));
-            }
-            return Ok(None);
-        }
-        if listening.iter().all(|address| address.ip().is_loopback()) {
-            let since = *self.loopback_since.get_or_insert_with(Instant::now);
-            if since.elapsed() < Self::LOOPBACK_PATIENCE {
-                return Ok(None);
-            }
-        }
-        Ok(Some(listening))
-    }
-}
-
-/// The devices that packets to these addresses arrive on.
-fn devices_of(run: &Run<'_>, listening: &[SocketAddr]) -> Result<Vec<Device>, Failure> {
-    let mut place = Place::open(&run.netns)?;
-    let all = devices(place.netlink())?;
-    let wildcard = listening.iter().any(|address| address.ip().is_unspecified());
-    let mut found = Vec::new();
-    for device in all.into_iter().filter(|device| device.up && !device.loopback) {
-        let owns = |address: &SocketAddr| device.addresses.contains(&canonical(address.ip()));
-        if !(wildcard || listening.iter().any(owns)) {
-            continue;
-        }
-        // A wildcard address is on every device; only those with a NAPI instance can deliver in a mode.
-        if !wildcard || !napis(place.netlink(), Some(device.ifindex))?.is_empty() {
-            found.push(device);
-        }
-    }
-    let addresses = listening.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ");
-    match found.len() {
-        0 if listening.iter().all(|address| address.ip().is_loopback()) => Err(Failure::check(format!(
-            "the program listens on {addresses} only, and loopback has no NAPI instance: let it listen on a network device"
-        ))),
-        0 => Err(Failure::check(format!(
-            "no device with a NAPI instance has the address the program listens on ({addresses}): name the device with --dev"
-        ))),
-        1 => Ok(found),
-        _ if wildcard => {
-            let names = found.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
-            Err(Failure::usage(format!(
-                "the program listens on every address, and {names} could all be meant: name the device with --dev"
-            )))
-        }
-        _ => Ok(found),
-    }
-}
-
-/// An IPv4 address in IPv6 form is the IPv4 address.
-fn canonical(address: IpAddr) -> IpAddr {
-    address.to_canonical()
-}
-
-fn wanted(args: &Args) -> Result<Wanted, Failure> {
-    let mut wanted = match (args.mode, &args.settings) {
-        (Some(ModeChoice::Mode(mode)), _) => Wanted::mode(mode)?,
-        // It needs nothing of the program when it starts: what it changes there it changes while the program runs.
-        (Some(ModeChoice::Auto), _) => {
-            if args.budget.is_some() {
-                return Err(Failure::usage("--budget is a mode's, and auto chooses among several: leave it out"));
-            }
-            Wanted { name: "auto".to_owned(), ..Wanted::mode(Mode::Base)? }
-        }
-        (None, Some(file)) => Wanted::file(file)?,
-        (None, None) => return Err(Failure::usage("say which settings: give --mode or --settings")),
-    };
-    if let Some(budget) = args.budget {
-        let Some(epoll) = &mut wanted.settings.epoll else {
-            let what = if args.settings.is_some() { "with" } else { "in mode" };
-            let name = &wanted.name;
-            return Err(Failure::usage(format!("--budget has no meaning {what} `{name}`: it does not busy poll")));
-        };
-        epoll.budget = budget;
-    }
-    wanted.settings.validate().map_err(Failure::usage)?;
-    Ok(wanted)
-}
-
-/// Whether this kernel and this user can have the epoll parameters at all.
-fn check_epoll(wanted: Option<EpollBusyPoll>) -> Result<(), Failure> {
-    let Some(wanted) = wanted else { return Ok(()) };
-    if !epoll::supported().map_err(Failure::lacks)? {
-        return Err(Failure::lacks(
-            "this kernel has no busy-poll parameters per epoll instance (Linux 6.9): use base, deferX or threaded here",
-        ));
-    }
-    // The kernel's own answer, from an instance made for the question.
-    let probe = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-        .map_err(|error| Failure::lacks(format!("cannot make an epoll instance: {error}")))?;
-    epoll::set(probe.0.as_fd(), &wanted).map_err(Failure::lacks)?;
-    Ok(())
-}
-
-/// The library, where the mode needs something of the program itself.
-fn library_for(args: &Args, wanted: &Wanted) -> Result<Option<PathBuf>, Failure> {
-    let config = LibraryConfig {
-        poll_on_zero_timeout: args.poll_on_zero_timeout,
-        steering: args.steer.then(Steering::default),
-        ..LibraryConfig::new(wanted.mode, &wanted.settings)
-    };
-    if config.is_passive() {
-        return Ok(None);
-    }
-    config.validate().map_err(Failure::usage)?;
-    let exe = std::env::current_exe().map_err(|error| Failure::lacks(format!("cannot find my own file: {error}")))?;
-    library::find_library(&exe).map(Some).map_err(Failure::lacks)
 }
