@@ -12,7 +12,7 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpid, getsid};
-use rustix::process::{WaitId, WaitIdOptions, WaitOptions, wait, waitid};
+use rustix::process::{WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
 
 use crate::commands::guard::Guard;
 
@@ -201,19 +201,23 @@ impl Supervised {
         }
     }
 
-    /// Takes note of every child that has ended.
+    /// Takes note of every process of the program that has ended.
     fn collect(&mut self, guard: &mut Guard) {
-        // What the first process leaves behind is known to the guard before that process is gone.
-        if self.ended.is_none() && self.first_has_ended() {
-            let members = self.members();
-            self.tell(guard, &members);
+        let members = self.members();
+        // Each by its number: the first process may end at any moment.
+        for pid in members.into_iter().filter(|pid| *pid != self.child.id()) {
+            // Most are no children of ours, or run.
+            let _ = waitpid(rustix_pid(pid), WaitOptions::NOHANG);
         }
-        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+        if self.ended.is_some() || !self.first_has_ended() {
+            return;
+        }
+        // What the first process leaves behind is known to the guard before that process is gone.
+        let members = self.members();
+        self.tell(guard, &members);
+        if let Ok(Some((_, status))) = waitpid(rustix_pid(self.child.id()), WaitOptions::NOHANG) {
             let by_signal = || status.terminating_signal().map(|signal| 128 + signal);
-            let Some(code) = status.exit_status().or_else(by_signal) else { continue };
-            if pid.as_raw_pid() == self.child.id().cast_signed() {
-                self.ended = Some(code as u8);
-            }
+            self.ended = status.exit_status().or_else(by_signal).map(|code| code as u8);
         }
     }
 
@@ -227,6 +231,10 @@ impl Supervised {
         }
         members
     }
+}
+
+fn rustix_pid(pid: u32) -> Option<rustix::process::Pid> {
+    rustix::process::Pid::from_raw(pid.cast_signed())
 }
 
 fn pid_of(pid: u32) -> Pid {
