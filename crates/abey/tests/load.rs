@@ -73,7 +73,8 @@ fn an_interrupted_load_has_status_130_and_no_row() {
 fn bad_input_is_one_sentence_and_a_status() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    // Of a loopback address that only this test uses: another could be given the port meanwhile.
+    let free = TcpListener::bind("127.0.0.7:0").unwrap().local_addr().unwrap().to_string();
     let at = "127.0.0.1:9";
     for (status, args, says) in [
         (1, &["load", "memcached", &free][..], "nothing listens"),

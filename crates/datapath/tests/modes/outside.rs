@@ -70,8 +70,18 @@ fn an_epoll_wait_ends_outside_in_every_mode() {
         eventually("it arrives", || listener.readiness().contains(Readiness::READABLE));
         beside.ring();
         assert_eq!(wait(Some(PATIENCE)), Ended::Events, "{mode}: what is there is told first");
+        beside.quiet();
+        // Nothing sleeps from the second round on, and on a busy machine a short wait may have one only.
         let spins = mode.settings().max_wait.is_some();
-        assert_eq!(*beside.holds.borrow() > 0, spins, "{mode}: signals are held where nothing sleeps");
+        let _accepted = listener.accept().expect("the connection");
+        if spins {
+            eventually("signals are held where nothing sleeps", || {
+                wait(SHORT);
+                *beside.holds.borrow() > 0
+            });
+        } else {
+            assert_eq!(*beside.holds.borrow(), 0, "{mode}: signals are held only where nothing sleeps");
+        }
     }
 }
 
