@@ -1,22 +1,20 @@
 //! `--nic` and what goes with it: a server or a load over Abey's own datapath instead of the kernel's sockets.
 
-use std::cell::OnceCell;
-use std::io;
+mod opened;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use abey_bench::Datapath;
 use abey_datapath::{BuildError, Runtime};
 use abey_delivery::Mode;
 use abey_load::pin_to_cpus;
-use abey_nic::{MemoryEnd, NicName, OpenError, Options, Pcap, QueuePair, Recording};
+use abey_nic::{MemoryEnd, NicName, OpenError, Options};
 
 use crate::failure::Failure;
+pub(crate) use opened::Opened;
+use opened::{Record, Warnings};
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Over Abey's own datapath")]
@@ -69,90 +67,6 @@ impl FromStr for OwnAddress {
         parsed.ok_or_else(|| {
             format!("`{text}` is no address with a prefix: write one such as 10.0.0.1/24 or fd00:abe::1/64")
         })
-    }
-}
-
-/// An open NIC with its runtime, and what it is recorded in.
-pub(crate) struct Opened {
-    pub(crate) datapath: Datapath,
-    warnings: Warnings,
-    record: Option<Record>,
-}
-
-impl Opened {
-    /// Writes out what was recorded.
-    pub(crate) fn finish(self) -> Result<(), Failure> {
-        self.warnings.end();
-        drop(self.datapath);
-        self.record.map_or(Ok(()), Record::finish)
-    }
-}
-
-/// How often the NIC is asked for warnings.
-const WARNINGS_EVERY: Duration = Duration::from_secs(1);
-
-/// Tells the operator what is wrong with the other end of the wire, while it is: with a peer that leaves its checksums to
-/// a NIC that is not there, nothing else would ever be heard.
-struct Warnings {
-    stop: Sender<()>,
-    thread: JoinHandle<()>,
-}
-
-impl Warnings {
-    fn watch(datapath: Datapath) -> Result<Self, Failure> {
-        let (stop, stopped) = mpsc::channel();
-        let watch = move || loop {
-            let ended = stopped.recv_timeout(WARNINGS_EVERY) != Err(RecvTimeoutError::Timeout);
-            for warning in datapath.runtime().warnings() {
-                eprintln!("abey: {warning}");
-            }
-            if ended {
-                break;
-            }
-        };
-        let thread = std::thread::Builder::new().name("abey-warnings".to_owned()).spawn(watch);
-        let thread = thread.map_err(|error| Failure::lacks(format!("cannot start a thread: {error}")))?;
-        Ok(Self { stop, thread })
-    }
-
-    fn end(self) {
-        // It waits for this or for its time.
-        let _ = self.stop.send(());
-        let _ = self.thread.join();
-    }
-}
-
-/// A recording that begins when the NIC is open, so that one that cannot be opened leaves the file as it was.
-#[derive(Clone)]
-struct Record {
-    path: PathBuf,
-    recording: Rc<OnceCell<io::Result<Recording>>>,
-}
-
-impl Record {
-    fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), recording: Rc::default() }
-    }
-
-    /// The queue pair, recorded if the file can be written.
-    fn wrap(&self, queue: Box<dyn QueuePair>) -> Box<dyn QueuePair> {
-        match self.recording.get_or_init(|| Recording::create(&self.path)) {
-            Ok(recording) => Box::new(Pcap::new(queue, recording.clone())),
-            Err(_) => queue,
-        }
-    }
-
-    /// That the file can be written.
-    fn check(&self) -> Result<(), Failure> {
-        match self.recording.get() {
-            Some(Err(error)) => Err(Failure::usage(format!("cannot write {}: {error}", self.path.display()))),
-            _ => Ok(()),
-        }
-    }
-
-    fn finish(self) -> Result<(), Failure> {
-        let Some(Ok(recording)) = self.recording.get() else { return Ok(()) };
-        recording.flush().map_err(|error| Failure::check(format!("cannot write {}: {error}", self.path.display())))
     }
 }
 
