@@ -191,8 +191,7 @@ fn the_device_is_found_by_the_listening_address() {
     let listen = at(7001).to_string();
     let run = Running::start(bed.run(&["--mode", "suspend20", "--strict"], &kv(&listen)));
     await_that("the mode is not in force", || bed.has_mode("suspend20"));
-    run.signal(Signal::SIGTERM);
-    run.end().assert_status(0);
+    run.terminate().assert_status(0);
     bed.assert_as_before();
 }
 
@@ -201,8 +200,7 @@ fn a_wildcard_address_is_enough_where_one_device_can_be_meant() {
     let Some(bed) = Bed::new(1) else { return };
     let run = Running::start(bed.run(&["--mode", "defer50", "--strict"], &kv("0.0.0.0:7002")));
     await_that("the mode is not in force", || bed.has_mode("defer50"));
-    run.signal(Signal::SIGTERM);
-    run.end().assert_status(0);
+    run.terminate().assert_status(0);
     bed.assert_as_before();
 }
 
@@ -213,8 +211,7 @@ fn a_port_on_loopback_may_come_first() {
     let script = format!("{} & sleep 0.2; exec {}", serve("127.0.0.1:7005"), serve(&at(7005).to_string()));
     let run = Running::start(bed.run(&["--mode", "defer50", "--strict"], &["sh", "-c", &script]));
     await_that("the mode is not in force", || bed.has_mode("defer50"));
-    run.signal(Signal::SIGTERM);
-    run.end().assert_status(0);
+    run.terminate().assert_status(0);
     bed.assert_as_before();
 }
 
@@ -237,8 +234,7 @@ fn a_device_that_cannot_be_found_is_a_warning_without_strict() {
     await_that("nothing is said", || run.errors_so_far().contains("not active"));
     let connects = || std::net::TcpStream::connect("127.0.0.1:7004").is_ok();
     assert!(bed.server.run(connects).expect("namespace"), "the program serves all the same");
-    run.signal(Signal::SIGTERM);
-    let done = run.end();
+    let done = run.terminate();
     done.assert_status(0);
     assert!(done.errors.contains("not active") && done.errors.contains(&second), "{done:?}");
     bed.assert_as_before();
@@ -254,8 +250,7 @@ fn one_device_has_one_run() {
         finish(bed.run_mode(mode, &["true"])).assert_refused(1, &[&pid, &bed.device.name]);
     }
     assert!(bed.has_mode("suspend20"));
-    first.signal(Signal::SIGTERM);
-    first.end().assert_status(143);
+    first.terminate().assert_status(143);
     bed.assert_as_before();
 }
 
@@ -270,11 +265,9 @@ fn queues_have_runs_of_their_own() {
     second.await_program("sleep");
     assert!(bed.has_mode("defer50"));
     finish(bed.run(&options("0,1"), &["true"])).assert_refused(1, &[&bed.device.name]);
-    first.signal(Signal::SIGTERM);
-    first.end().assert_status(143);
+    first.terminate().assert_status(143);
     assert_eq!(bed.settings(), [NapiSettings::default(), napi_settings("defer50")]);
-    second.signal(Signal::SIGTERM);
-    second.end().assert_status(143);
+    second.terminate().assert_status(143);
     bed.assert_as_before();
 }
 
@@ -310,8 +303,7 @@ fn a_program_runs_in_a_namespace_by_its_name() {
     let run = Running::start(command);
     run.await_program("sleep");
     assert!(bed.has_mode("defer50"));
-    run.signal(Signal::SIGTERM);
-    let done = run.end();
+    let done = run.terminate();
     assert_eq!(done.assert_status(143).out.trim(), format!("net:[{inode}]"));
     assert_eq!(processes_in(&bed), [0; 0], "what the shell had started as well");
     bed.assert_as_before();
@@ -454,8 +446,7 @@ fn what_somebody_else_set_meanwhile_stays_and_is_said() {
     let (id, theirs) = (bed.napi_ids()[0], Nanos::from_micros(77));
     let mut netlink = Netlink::open(&bed.server).expect("netlink");
     set_napi(&mut netlink, id, &NapiChange { gro_flush_timeout: Some(theirs), ..NapiChange::default() }).expect("set");
-    run.signal(Signal::SIGTERM);
-    run.end().assert_sentence(143, &["somebody else", &id.to_string(), &bed.device.name]);
+    run.terminate().assert_sentence(143, &["somebody else", &id.to_string(), &bed.device.name]);
     assert_eq!(bed.settings(), [NapiSettings { gro_flush_timeout: theirs, ..NapiSettings::default() }]);
     assert_eq!(fs::read_dir(bed.journals()).expect("directory").count(), 0);
 }

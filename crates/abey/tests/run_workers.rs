@@ -108,8 +108,7 @@ fn nginx_has_a_worker_for_each_queue_and_replaces_them_all() {
     });
     assert!(lost <= 2, "{lost} requests were lost");
     await_workers(&bed, 2, &second);
-    server.signal(Signal::SIGTERM);
-    let ended = server.end();
+    let ended = server.terminate();
     ended.assert_status(0);
     assert_eq!(ended.errors, "", "{}", nginx.log());
     xdp::await_nothing_left(&bed, "nginx has ended");
@@ -148,8 +147,7 @@ fn a_worker_too_many_is_the_kernels_and_says_so_and_strict_ends_the_program() {
     await_that("nothing is said", || server.errors_so_far().contains(line));
     assert_eq!(server.errors_so_far().matches(line).count(), 1);
     who(&bed);
-    server.signal(Signal::SIGTERM);
-    server.end().assert_status(0);
+    server.terminate().assert_status(0);
     let ended = nginx.start(&bed, "base", &["--strict"], false).end();
     ended.assert_status(3);
     assert!(ended.errors.contains("a process needs one of its own; the program was ended"), "{ended:?}");

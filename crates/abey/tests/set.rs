@@ -6,7 +6,6 @@ use std::fs;
 
 use abey_delivery::{Nanos, NapiSettings, PollContext};
 use common::{Bed, Nobody, Running, finish, napi_settings};
-use nix::sys::signal::Signal;
 
 #[test]
 fn single_settings_stay_and_leave_the_others_alone() {
@@ -130,8 +129,7 @@ fn what_a_run_holds_is_refused() {
     let restored = finish(bed.abey("set", &["--restore"]));
     assert!(restored.assert_status(0).out.contains("nothing to put back"), "{restored:?}");
     assert!(bed.has_mode("suspend20"));
-    run.signal(Signal::SIGTERM);
-    run.end().assert_status(143);
+    run.terminate().assert_status(143);
     bed.assert_as_before();
 }
 

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use abey_delivery::{EpollBusyPoll, Mode, ModeSettings, Nanos};
 use abey_sim::SettingsFile;
 use common::{Bed, Running, abey, at, await_that, finish};
-use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 /// Settings that no mode has.
@@ -61,8 +60,7 @@ fn a_run_has_the_settings_of_the_file_and_its_epoll_part_reaches_the_program() {
         let run = Running::start(bed.run(&["--settings", &files.at(file), "--dev", device], &["sh", "-c", script]));
         run.await_program("sleep");
         assert_eq!(bed.settings(), [napi, napi], "{file}");
-        run.signal(Signal::SIGTERM);
-        let done = run.end();
+        let done = run.terminate();
         assert_eq!(done.assert_status(143).out.trim(), environment, "{done:?}");
         bed.assert_as_before();
     }
@@ -85,8 +83,7 @@ fn status_knows_a_server_under_a_settings_file() {
     for words in ["suspend37", "irq-suspend-timeout 5ms"] {
         assert!(done.out.contains(words), "no `{words}` in {done:?}");
     }
-    run.signal(Signal::SIGTERM);
-    run.end().assert_status(0);
+    run.terminate().assert_status(0);
     bed.assert_as_before();
 }
 

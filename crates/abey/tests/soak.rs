@@ -11,7 +11,6 @@ use std::process::{Command, Stdio};
 
 use abey_linux::spawn::CommandPlace;
 use common::{ABEY, Bed, Running, SERVER, await_some, has};
-use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// Connections of one client after the other: short and long ones, that end in order, half closed, in the middle of an
@@ -167,7 +166,6 @@ fn what_a_server_holds_does_not_grow() {
     assert_eq!((after.descriptors, &after.sockets), (before.descriptors, &before.sockets));
     // Allocators keep what they have; a leak of one buffer for each connection would be ten times as much.
     assert!(after.memory <= before.memory + before.memory / 50 + 1024, "{before:?}, {after:?}");
-    run.signal(Signal::SIGTERM);
-    let ended = run.end();
+    let ended = run.terminate();
     assert!(!ended.errors.contains("libabey.so"), "{ended:?}");
 }

@@ -37,6 +37,12 @@ impl Running {
         send(self.pid(), signal);
     }
 
+    /// Asks it to end, and waits until it has.
+    pub(crate) fn terminate(self) -> Finished {
+        self.signal(Signal::SIGTERM);
+        self.end()
+    }
+
     /// Waits for the end.
     pub(crate) fn end(mut self) -> Finished {
         let status = self.wait();
