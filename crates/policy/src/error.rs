@@ -77,6 +77,14 @@ pub enum PolicyError {
         /// Where it is asked for.
         origin: Origin,
     },
+    /// A rule that cannot be tuned by.
+    #[error("{origin}: {problem}")]
+    Tune {
+        /// The rule.
+        origin: Origin,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
     /// A program without anything to do.
     #[error("{origin}: {problem}")]
     Program {

@@ -1,26 +1,25 @@
 //! How the file becomes a [`Policy`].
 
+mod program;
 mod tables;
+mod tune;
 
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use abey_delivery::{Family, SettingsError};
-use abey_input::{EpollTable, FileError, NapiTable, Time, key_at, line_of, read_text};
+use abey_delivery::SettingsError;
+use abey_input::{FileError, NapiTable, key_at, line_of, read_text};
 use abey_linux::cpu::{Scheduling, SchedulingPolicy};
 use abey_linux::napi::LONGEST_TIMEOUT;
-use abey_tune::Bounds;
 use toml::Spanned;
 
-use self::tables::{DeviceTable, Document, FlowTable, ProgramTable, QueueTable, ThreadTable, TuneTable};
+use self::tables::{DeviceTable, Document, FlowTable, QueueTable, ThreadTable};
 use crate::error::PolicyError;
-use crate::model::{DeviceRule, FlowWish, Policy, Program, ProgramRule, QueueRule, Settings, ThreadWish};
+use crate::model::{DeviceRule, FlowWish, Policy, QueueRule, Settings, ThreadWish};
 use crate::overlap;
-use crate::program::says_something;
 use crate::said::{Origin, Said};
 use crate::select::Selector;
-use crate::tune::Tune;
 use crate::value::{KernelMode, Port, Text};
 
 /// The version of the file's form that this program reads.
@@ -252,80 +251,4 @@ impl Reader<'_> {
         }
         Ok(Said { value: ThreadWish { cpus, scheduling }, origin: self.origin(place, "device.queues.thread") })
     }
-
-    fn tune(&self, table: Spanned<TuneTable>) -> Result<Said<Tune>, PolicyError> {
-        let (place, usual) = (table.span(), Bounds::default());
-        let TuneTable { goal, gro_flush_timeout, irq_suspend_timeout, modes } = table.into_inner();
-        let range = |given: Option<[Time; 2]>, usual| given.map_or(usual, |[low, high]| low.0..=high.0);
-        let families: Vec<Family> =
-            modes.map_or_else(|| usual.families().to_vec(), |all| all.into_iter().map(|family| family.0).collect());
-        let (flush, suspend) = (range(gro_flush_timeout, usual.flush()), range(irq_suspend_timeout, usual.suspend()));
-        let bounds =
-            Bounds::new(flush, suspend, &families).map_err(|error| self.wrong(place.clone(), &error.to_string()))?;
-        Ok(Said { value: Tune { goal: goal.0, bounds }, origin: self.origin(place, "device.queues.tune") })
-    }
-
-    fn program(&self, table: Spanned<ProgramTable>) -> Result<ProgramRule, PolicyError> {
-        let place = table.span();
-        let origin = self.origin(place.clone(), "program");
-        let table = table.into_inner();
-        let program = match (table.unit, table.executable) {
-            (Some(unit), None) => {
-                check_unit(unit.get_ref()).map_err(|message| self.wrong(unit.span(), &message))?;
-                let said = self.said(unit, "program.unit");
-                said.with(Program::Unit(said.value.clone()))
-            }
-            (None, Some(file)) => {
-                if !Path::new(file.get_ref()).is_absolute() {
-                    return Err(self.wrong(file.span(), "write the whole path, such as \"/usr/bin/memcached\""));
-                }
-                let said = self.said(file, "program.executable");
-                said.with(Program::Executable(said.value.clone()))
-            }
-            (Some(_), Some(file)) => {
-                return Err(
-                    self.wrong(file.span(), "a program is known by its unit or by its file: leave one of them out")
-                );
-            }
-            (None, None) => return Err(self.wrong(place, "it says of no program: write `unit` or `executable`")),
-        };
-        if let (Some(queues), None) = (&table.queues, &table.device) {
-            return Err(self.wrong(queues.span(), "queues of which device? Write `device` as well"));
-        }
-        let epoll = table.epoll.map(|epoll| self.epoll(epoll)).transpose()?;
-        let rule = ProgramRule {
-            origin,
-            program,
-            device: self.text(table.device, "program.device"),
-            queues: self.text(table.queues, "program.queues"),
-            mode: self.text(table.mode, "program.mode").map(|mode| mode.with(mode.value.0)),
-            epoll,
-            cpus: self.text(table.cpus, "program.cpus"),
-            steer: table.steer,
-        };
-        if says_something(&rule) {
-            return Ok(rule);
-        }
-        Err(self.wrong(place, "nothing is said of the program: write `device`, `mode`, `epoll`, `cpus` or `steer`"))
-    }
-
-    fn epoll(&self, table: Spanned<EpollTable>) -> Result<Said<abey_delivery::EpollBusyPoll>, PolicyError> {
-        let parameters = table.get_ref().parameters();
-        parameters.validate().map_err(|error| self.wrong(table.get_ref().budget_span(), &error.to_string()))?;
-        let said = self.said(table, "program.epoll");
-        Ok(said.with(parameters))
-    }
-}
-
-/// What a unit's name may have (systemd.unit(5)); it becomes the name of a directory.
-fn check_unit(name: &str) -> Result<(), String> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte);
-    if name.len() > ".service".len()
-        && name.ends_with(".service")
-        && name.bytes().all(allowed)
-        && !name.starts_with('.')
-    {
-        return Ok(());
-    }
-    Err("write the full name of a service unit, such as \"memcached.service\"".to_owned())
 }

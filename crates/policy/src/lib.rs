@@ -37,5 +37,5 @@ pub use program::ProgramWish;
 pub use resolve::{Absent, DeviceWish, QueueWish, Steered, ThreadOfQueue, Wish, Wishes};
 pub use said::{Origin, Said};
 pub use select::Selector;
-pub use tune::Tune;
+pub use tune::{Tune, TuneGroup};
 pub use value::{CpuChoice, Port, Queues};

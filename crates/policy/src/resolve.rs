@@ -96,7 +96,7 @@ pub struct QueueWish {
     /// Its thread.
     pub thread: Option<Wish<ThreadOfQueue>>,
     /// How far its settings may be tuned: what is within these bounds is left alone.
-    pub tune: Option<Tune>,
+    pub tune: Option<Said<Tune>>,
 }
 
 /// Where and how one thread runs; `None` leaves it alone.
@@ -223,7 +223,7 @@ impl DeviceWish {
                 wanted(&said.with(ThreadOfQueue { cpus, scheduling: said.value.scheduling }), choice)
             });
             let settings = rule.settings.as_ref().map(|said| wanted(said, choice));
-            let tune = rule.tune.as_ref().map(|tune| tune.value.clone());
+            let tune = rule.tune.clone();
             let (irq, xps) = (cpus(&rule.irq_cpus, at), cpus(&rule.xps_cpus, at));
             self.queues.insert(*queue, QueueWish { settings, irq, xps, thread, tune });
         }

@@ -52,7 +52,7 @@ const OF_A_DEVICE: [(&str, usize, &[&str]); 26] = [
 ];
 
 /// The same for a `[[device.queues]]` table, which begins in line 5.
-const OF_QUEUES: [(&str, usize, &[&str]); 35] = [
+const OF_QUEUES: [(&str, usize, &[&str]); 37] = [
     ("mode = \"base\"", 4, &["device.queues", "missing field `queues`"]),
     ("queues = \"0-3\"", 5, &["device.queues.queues", "nothing is said"]),
     ("queues = 3\nmode = \"base\"", 5, &["device.queues.queues", "in quotes"]),
@@ -101,6 +101,12 @@ const OF_QUEUES: [(&str, usize, &[&str]); 35] = [
         6,
         &["device.queues.tune", "gro-flush-timeout from 20us to 10us"],
     ),
+    (
+        "queues = \"0\"\ntune = { goal = \"p99=1ms\", latencies = \"here\" }",
+        6,
+        &["device.queues.tune.latencies", "whole path"],
+    ),
+    ("queues = \"0\"\ntune = { goal = \"cpu=50%\", modes = [\"fullbusy\"] }", 6, &["device.queues.tune", "fullbusy"]),
     ("queues = \"0\"\ntune = { goal = \"cpu=50%\", modes = [\"hold\"] }", 6, &["device.queues.tune", "hold"]),
     (
         "queues = \"0\"\nmode = \"suspend500\"\ntune = { goal = \"cpu=50%\" }",

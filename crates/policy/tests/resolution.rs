@@ -344,6 +344,30 @@ fn settings_that_are_tuned_within_their_bounds_are_left_alone() {
 }
 
 #[test]
+fn each_rule_that_tunes_is_a_group_with_its_programs() {
+    let rule = |queues: &str, more: &str| {
+        format!("[[device.queues]]\nqueues = \"{queues}\"\nmode = \"base\"\ntune = {{ goal = \"cpu=50%\"{more} }}\n")
+    };
+    let program =
+        |queues: &str| format!("[[program]]\nexecutable = \"/bin/a\"\ndevice = \"eth0\"\nqueues = \"{queues}\"\n");
+    let groups = |text: &str| {
+        let policy = policy(&format!("[[device]]\nname = \"eth*\"\n{text}"));
+        let wishes = policy.resolve(&machine(vec![nic("eth0", 4), nic("eth1", 3)]), &online()).expect("sound");
+        policy.tune_groups(&wishes).map_err(|error| error.to_string())
+    };
+    let two = rule("0,2", "") + &rule("1", ", modes = [\"base\", \"defer\"]") + &program("2");
+    let found = groups(&two).expect("sound");
+    let shown: Vec<_> = found.iter().map(|group| (&*group.device, &group.queues, group.programs.len())).collect();
+    let (both, one) = ([0, 2].into(), [1].into());
+    assert_eq!(shown, [("eth0", &both, 1), ("eth0", &one, 0), ("eth1", &both, 0), ("eth1", &one, 0)]);
+    assert_eq!((found[0].tune.origin.line, found[0].tune.value.names_modes), (7, false));
+    let said = groups(&(rule("0", "") + &rule("1", "") + &program("0-1"))).expect_err("two groups");
+    assert!(said.contains("line 12 (program)") && said.contains("line 7") && said.contains("fewer `queues`"), "{said}");
+    let said = groups(&rule("0", ", modes = [\"base\", \"suspend\"]")).expect_err("nobody to busy poll");
+    assert!(said.contains("line 7 (device.queues.tune)") && said.contains("[[program]]"), "{said}");
+}
+
+#[test]
 fn a_program_has_the_mode_of_its_queues() {
     let devices =
         "[[device]]\nname = \"eth0\"\nmode = \"suspend20\"\n[[device.queues]]\nqueues = \"1\"\nmode = \"base\"\n";

@@ -103,7 +103,7 @@ impl Work<'_> {
                 self.cannot(settings, format!("{what} of queue {queue}"), reason);
                 continue;
             }
-            if wish.tune.as_ref().is_some_and(|tune| tune.allows(&napi.settings())) {
+            if wish.tune.as_ref().is_some_and(|tune| tune.value.allows(&napi.settings())) {
                 continue;
             }
             let change = NapiChange::between(&napi.settings(), &wanted);

@@ -64,6 +64,7 @@ pub(super) struct TuneTable {
     pub(super) gro_flush_timeout: Option<[Time; 2]>,
     pub(super) irq_suspend_timeout: Option<[Time; 2]>,
     pub(super) modes: Option<Vec<Text<Family>>>,
+    pub(super) latencies: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
