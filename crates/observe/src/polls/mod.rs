@@ -19,7 +19,7 @@
 mod layout;
 mod program;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use aya::maps::{MapData, MapError, PerCpuHashMap, PerCpuValues};
@@ -166,6 +166,18 @@ impl Polls {
         let empty = counts.get(Counter::EmptyPolls).unwrap_or(0);
         counts.batches = Some(std::array::from_fn(|at| if at == 0 { empty } else { word(layout::BATCHES + at - 1) }));
         Ok(counts)
+    }
+}
+
+impl Polls {
+    /// How many polls of an instance ran on each CPU since it is watched, those left out that polled nothing.
+    ///
+    /// # Errors
+    /// It is not watched.
+    pub fn by_cpu(&self, napi: u32) -> Result<BTreeMap<u32, u64>, PollsError> {
+        let cpus = self.counts.get(&napi, 0).map_err(|error| failed("read", napi, &error))?;
+        let polls = cpus.iter().map(|words| words[layout::POLLS..layout::WITH_WORK].iter().sum::<u64>());
+        Ok((0..).zip(polls).filter(|(_, polls)| *polls > 0).collect())
     }
 }
 
