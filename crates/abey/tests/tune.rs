@@ -2,15 +2,9 @@
 //! no sense. How good their choices are is `crates/tune`'s to show, in virtual time.
 
 mod common;
+mod tuning;
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use abey_delivery::EpollBusyPoll;
@@ -18,84 +12,7 @@ use abey_linux::process::{EpollParams, inspect_tree};
 use common::{Bed, Running, abey, at, await_some, await_that, finish, has, send};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nix::sys::signal::Signal;
-use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
-
-/// A FIFO that a client writes latencies to.
-struct Feed {
-    directory: tempfile::TempDir,
-    to: File,
-}
-
-impl Feed {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("latencies");
-        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO");
-        // For both directions, so that opening it waits for nobody.
-        let to = OpenOptions::new().read(true).write(true).open(&path).expect("open");
-        Self { directory, to }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.directory.path().join("latencies")
-    }
-
-    fn tell(&self, p99_us: u64) {
-        let line = format!("{{\"count\":1000,\"p50_us\":20,\"p99_us\":{p99_us},\"interval_ms\":20}}");
-        writeln!(&self.to, "{line}").expect("written");
-    }
-}
-
-/// Packets to the server's device, two a millisecond or so, until this value goes.
-struct Traffic {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Traffic {
-    fn start(bed: &Bed) -> Self {
-        let socket = bed.client.run(|| UdpSocket::bind("0.0.0.0:0").expect("a socket")).expect("namespace");
-        let stop = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            while !flag.load(Ordering::Relaxed) {
-                // Nobody listens there: some of them fail with what the server's kernel says to the last.
-                let _ = socket.send_to(&[7; 64], at(9));
-                std::thread::sleep(Duration::from_micros(400));
-            }
-        });
-        Self { stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for Traffic {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().map(JoinHandle::join);
-    }
-}
-
-/// What a server that answers later the longer its deferral is would be seen to do, until something holds.
-fn answer_until(bed: &Bed, feed: &Feed, offset_us: u64, what: &str, mut holds: impl FnMut(u64) -> bool) {
-    await_that(what, || {
-        let flush_us = bed.settings()[0].gro_flush_timeout.as_nanos() / 1_000;
-        feed.tell(offset_us + flush_us);
-        std::thread::sleep(Duration::from_millis(25));
-        holds(flush_us)
-    });
-}
-
-/// A process that has what it inherits, and does nothing with it.
-fn idle_server(bed: &Bed) -> Running {
-    let mut command = bed.command("sleep");
-    command.arg("60");
-    Running::start(command)
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("text")
-}
+use tuning::{Feed, Traffic, answer_until, idle_server, text};
 
 #[test]
 fn it_changes_settings_follows_what_is_seen_and_puts_everything_back() {
@@ -192,13 +109,14 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let device = bed.device.name.as_str();
     let own = at(11211).to_string();
     let goal = ["--goal", "cpu=50%"];
-    let cases: [(&[&str], i32, &[&str]); 14] = [
+    let cases: [(&[&str], i32, &[&str]); 15] = [
         (&["nosuch0", "--goal", "cpu=50%"], 2, &["nosuch0", device]),
         (&[device], 2, &["--goal p99=250us"]),
         (&[device, "--goal", "p99"], 2, &["p99"]),
         (&[device, "--goal", "p99=fast"], 2, &["fast"]),
         (&[device, "--goal", "cpu=150%"], 2, &["150%"]),
-        (&[device, "--goal", "p99=250us"], 2, &["--probe", "--latencies"]),
+        (&[device, "--goal", "p99=250us"], 2, &["--probe", "--latencies", "--estimate"]),
+        (&["memory:nosuch", "--goal", "p99=1ms", "--estimate"], 2, &["leave --estimate out"]),
         (&[device, goal[0], goal[1], "--gro-flush-timeout", "50us..10us"], 2, &["gro-flush-timeout", "50us"]),
         (&[device, goal[0], goal[1], "--gro-flush-timeout", "50us"], 2, &["two dots"]),
         (&[device, goal[0], goal[1], "--families", "threaded"], 2, &["threaded"]),

@@ -12,8 +12,9 @@ use std::process::ExitCode;
 
 use abey_linux::apply::JOURNAL_DIRECTORY;
 
-use self::files::Files;
+pub(crate) use self::files::Files;
 use self::pass::Machine;
+pub(crate) use self::programs::processes_of;
 use crate::failure::Failure;
 use crate::linux_world::Namespace;
 use crate::output::{print_document, print_text};

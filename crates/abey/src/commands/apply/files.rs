@@ -10,17 +10,17 @@ const MAIN: &str = "/etc/abey/policy.toml";
 const FRAGMENTS: &str = "/etc/abey/policy.d";
 
 /// What was named on the command line, or the usual places.
-pub(super) struct Files {
+pub(crate) struct Files {
     paths: Vec<PathBuf>,
 }
 
 impl Files {
-    pub(super) fn new(paths: &[PathBuf]) -> Self {
+    pub(crate) fn new(paths: &[PathBuf]) -> Self {
         Self { paths: paths.to_vec() }
     }
 
     /// Reads the policy; again, if there is another one in the same places.
-    pub(super) fn read(&self) -> Result<Policy, Failure> {
+    pub(crate) fn read(&self) -> Result<Policy, Failure> {
         let mut files = Vec::new();
         if self.paths.is_empty() {
             files.extend(Some(PathBuf::from(MAIN)).filter(|path| path.exists()));

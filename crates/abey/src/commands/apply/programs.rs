@@ -105,17 +105,14 @@ impl Programs {
     pub(super) fn look(wishes: &[ProgramWish], units: &Path) -> Result<Self, Failure> {
         let mut found = Self::default();
         for wish in wishes {
-            let (name, pids) = match &wish.program {
+            let name = match &wish.program {
                 Program::Unit(unit) => {
                     found.files.extend(drop_in(wish, unit, units)?);
-                    (unit, processes(|pid| is_of_unit(pid, unit)))
+                    unit
                 }
-                Program::Executable(file) => {
-                    let real = fs::canonicalize(file).unwrap_or_else(|_| file.into());
-                    (file, processes(|pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == real)))
-                }
+                Program::Executable(file) => file,
             };
-            for pid in pids {
+            for pid in processes_of(&wish.program) {
                 let wanted = !wish.library.is_passive();
                 found.running.push(ProgramState { program: name.clone(), pid, library: has_library(pid), wanted });
                 let Some(after) = &wish.cpus else { continue };
@@ -257,6 +254,17 @@ fn reload() -> Result<(), Failure> {
             "`systemctl daemon-reload` failed ({status}): systemd does not know the drop-ins"
         ))),
         Err(error) => Err(Failure::lacks(format!("cannot run `systemctl daemon-reload`: {error}"))),
+    }
+}
+
+/// The processes of a program, ascending.
+pub(crate) fn processes_of(program: &Program) -> Vec<u32> {
+    match program {
+        Program::Unit(unit) => processes(|pid| is_of_unit(pid, unit)),
+        Program::Executable(file) => {
+            let real = fs::canonicalize(file).unwrap_or_else(|_| file.into());
+            processes(|pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == real))
+        }
     }
 }
 

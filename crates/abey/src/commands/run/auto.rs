@@ -9,7 +9,7 @@ use abey_delivery::{Family, Mode, Nanos, ParseModeError};
 use abey_tune::Goal;
 
 use crate::commands::tune::{
-    Feed, GoalArgs, Kernel, Plant, Probe, ProbeArgs, Row, Served, Subject, Tuner, Witness, controller, nobody_sees,
+    Feed, GoalArgs, Kernel, Probe, ProbeArgs, Row, Served, Subject, Tuned, Tuner, Witness, controller, nobody_sees,
 };
 use crate::datapath_world::Datapaths;
 use crate::failure::Failure;
@@ -100,20 +100,6 @@ struct Engaged {
     tuner: Tuner,
 }
 
-enum Tuned {
-    Kernel(Box<Kernel>),
-    Datapath(Box<Served>),
-}
-
-impl Engaged {
-    fn plant(&mut self) -> (&mut dyn Plant, &mut Tuner) {
-        match &mut self.plant {
-            Tuned::Kernel(kernel) => (&mut **kernel, &mut self.tuner),
-            Tuned::Datapath(served) => (&mut **served, &mut self.tuner),
-        }
-    }
-}
-
 impl Auto<'_> {
     /// Begins to tune a device.
     pub(super) fn engage_kernel(&mut self, subject: Subject, namespace: &Namespace) -> Result<(), Failure> {
@@ -143,11 +129,10 @@ impl Auto<'_> {
 
     fn engage(&mut self, plant: Tuned, tuner: Tuner) -> Result<(), Failure> {
         let mut engaged = Engaged { plant, tuner };
-        let (plant, tuner) = engaged.plant();
-        let look = tuner.start(plant);
+        let (look, name) = (engaged.tuner.start(engaged.plant.plant()), engaged.plant.name());
         // What it changed is put back with the others, whether or not it went well.
         self.engaged.push(engaged);
-        eprintln!("abey: {}: {}", self.goal, Row::new(&look?, self.goal).line(false).trim_start());
+        eprintln!("abey: {}: {}", self.goal, Row::new(&name, &look?, self.goal).line(false).trim_start());
         self.next = Instant::now() + INTERVAL;
         Ok(())
     }
@@ -186,14 +171,14 @@ impl Auto<'_> {
             if let Tuned::Kernel(kernel) = &mut engaged.plant {
                 kernel.serve(members.to_vec());
             }
-            let (plant, tuner) = engaged.plant();
+            let plant = engaged.plant.plant();
             if !plant.is_ready()? {
                 self.next = Instant::now() + Duration::from_millis(20);
                 continue;
             }
-            let look = tuner.look(plant, now)?;
-            if look.changes() {
-                eprintln!("abey: {}", Row::new(&look, self.goal).line(false).trim_start());
+            let look = engaged.tuner.look(plant, now)?;
+            if look.changes() || look.is_news {
+                eprintln!("abey: {}", Row::new(&engaged.plant.name(), &look, self.goal).line(false).trim_start());
             }
         }
         Ok(Watch::After(self.next.saturating_duration_since(Instant::now())))
@@ -211,15 +196,5 @@ impl Auto<'_> {
             outcome = outcome.and(finished);
         }
         outcome
-    }
-}
-
-impl Tuned {
-    /// The process of a datapath.
-    fn pid(&self) -> Option<u32> {
-        match self {
-            Self::Kernel(_) => None,
-            Self::Datapath(served) => Some(served.pid()),
-        }
     }
 }

@@ -8,6 +8,7 @@ use abey_delivery::{ModeSettings, Nanos};
 use abey_tune::{Latency, Sample};
 
 use super::latency::Witness;
+use super::name::Name;
 use super::tuner::{Plant, Refused};
 use crate::datapath_world::Datapath;
 use crate::failure::Failure;
@@ -18,6 +19,7 @@ const WATCH: u64 = 10;
 /// The datapath at work.
 pub(crate) struct Served {
     client: Client,
+    name: Name,
     /// What leads back, in this order.
     back: Vec<Change>,
     present: ModeSettings,
@@ -43,12 +45,19 @@ impl Served {
         witness: Option<Box<dyn Witness>>,
     ) -> Self {
         let present = present(&status);
-        Self { client, back: back(&status), present, changed: false, interval, witness, mark: None }
+        let napis = status.shards.iter().map(|shard| shard.napi).collect();
+        let name = Name { device: status.nic.clone(), queues: None, napis };
+        Self { client, name, back: back(&status), present, changed: false, interval, witness, mark: None }
     }
 
     /// What is in force: of several instances, those of the first.
     pub(crate) fn present(&self) -> ModeSettings {
         self.present
+    }
+
+    /// Which it is.
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
     }
 
     /// Its process.

@@ -1,48 +1,68 @@
 //! `abey tune`: finds good settings while a server runs, and follows its load.
 
 mod datapath;
+mod device;
 mod goal;
+mod group;
 mod kernel;
 mod latency;
+mod machine;
+mod meter;
+mod name;
+mod part;
+mod policy;
 mod probe;
 mod report;
+mod server;
+mod session;
+mod split;
 mod tuner;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use abey_delivery::{Family, ModeSettings, Nanos};
-use abey_linux::apply::{JOURNAL_DIRECTORY, Place, Target, restore_abandoned};
+use abey_delivery::{Family, Nanos};
+use abey_linux::apply::{JOURNAL_DIRECTORY, restore_abandoned};
 use abey_linux::cpu::CpuList;
-use abey_linux::device::device_named;
-use abey_tune::{Bounds, Controller, Goal};
+use abey_tune::Goal;
 
 pub(crate) use datapath::{Served, put_back};
 pub(crate) use goal::GoalArgs;
-pub(crate) use kernel::{Kernel, Subject};
+pub(crate) use group::{Tuned, controller};
+pub(crate) use kernel::Kernel;
 pub(crate) use latency::{Feed, Witness};
+pub(crate) use part::Subject;
 pub(crate) use probe::{Probe, ProbeArgs};
 pub(crate) use report::Row;
-pub(crate) use tuner::{Plant, Tuner};
+pub(crate) use tuner::Tuner;
 
-use self::report::Sum;
-use crate::commands::guard::Guard;
+use self::group::Group;
+use self::machine::Machine;
+use self::session::Session;
 use crate::datapath_world::{Datapaths, is_nic};
 use crate::failure::Failure;
 use crate::linux_world::Namespace;
-use crate::output::{print_rows, print_text};
 use crate::signals::Signals;
 
 /// Find the settings that meet a goal, while the server runs, and follow its load
 ///
 /// Measures in intervals, changes gro-flush-timeout, irq-suspend-timeout and the mode within the bounds, and says why in one
 /// line. What it changed is put back when it ends, however it ends, unless it is told to keep it.
+///
+/// Each NAPI instance is steered by itself, by its own polls and the time of the CPUs that poll it, where those are seen for
+/// each: on a device, if nobody sees latencies and no server is named. Those that one CPU polls are steered together. A probe,
+/// a client and a server (--probe, --latencies, --pid, --cpus) give one figure for all queues, so all are steered together;
+/// --group asks for that. A datapath is steered as a whole: its CPU time and its busy-poll parameters are the process's.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The network device, or the NIC of a running datapath (such as memory:kv)
-    #[arg(value_name = "DEV", required_unless_present = "pid")]
+    #[arg(value_name = "DEV", required_unless_present_any = ["pid", "policy"])]
     device: Option<String>,
+    /// Tune what the `tune` tables of a policy name, each rule's queues for its own goal within its own bounds; with DEV only
+    /// that device. Files and directories of them; without any, /etc/abey/policy.toml and /etc/abey/policy.d
+    #[arg(long, value_name = "FILE|DIR", num_args = 0..=1, conflicts_with_all = ["goal", "gro_flush_timeout",
+        "irq_suspend_timeout", "families", "queues", "pid", "cpus"])]
+    policy: Option<Vec<PathBuf>>,
     #[command(flatten)]
     goal: GoalArgs,
     /// Only the NAPI instances that serve these receive queues of DEV
@@ -52,10 +72,17 @@ pub(crate) struct Args {
     /// the mode while it runs; without one, the process whose datapath is meant
     #[arg(long, value_name = "P")]
     pid: Option<u32>,
-    /// The CPUs whose time counts [default: those that the process of --pid may run on; without it all of them; of a
-    /// datapath always its process's]
+    /// The CPUs whose time counts [default: those that the process of --pid may run on; without it those that poll the
+    /// instance, or all for --group, --probe and --latencies; of a datapath always its process's]
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
+    /// Steer all instances together also where each could be steered by itself
+    #[arg(long)]
+    group: bool,
+    /// For a goal p99=TIME that nobody sees: estimate how long packets wait, from the timeout, polls and CPU time. It knows
+    /// nothing of the network, so half of the goal is left to that
+    #[arg(long, conflicts_with_all = ["probe", "latencies"])]
+    estimate: bool,
     #[command(flatten)]
     probe: ProbeArgs,
     /// Read latencies from a FIFO, a file or standard input (-), lines such as
@@ -87,14 +114,7 @@ pub(crate) struct Args {
     journals: PathBuf,
 }
 
-/// The last rows of a document: more than a day of the shortest intervals is in nobody's document.
-const MOST_ROWS: usize = 1 << 20;
-
-/// How much longer than its interval a measurement may take until somebody has seen a latency.
-const PATIENCE: u32 = 4;
-
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
-    let goal = args.goal.wanted()?;
     let allowed = Nanos::from_millis(100)..=Nanos::from_millis(60_000);
     if !allowed.contains(&args.interval) {
         return Err(Failure::usage(format!("--interval {} is out of range: it goes from 100ms to 60s", args.interval)));
@@ -102,61 +122,67 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.duration.is_some_and(|duration| duration < args.interval) {
         return Err(Failure::usage("--for is shorter than one --interval: nothing would be measured"));
     }
+    if let Some(paths) = &args.policy {
+        let policy = policy::read(paths)?;
+        return tune_kernel(&args, |machine| policy::groups(&args, &policy, machine));
+    }
+    let goal = args.goal.wanted()?;
     // Refused before anybody is asked anything.
     args.goal.bounds(&[Family::Base])?;
-    let is_datapath = args.device.as_deref().is_none_or(is_nic);
-    // Before there is any other thread, to which a signal could go. From here on none ends this process by itself.
-    let ends = Signals::catch().map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
-    if is_datapath { tune_datapath(&args, goal, ends) } else { tune_kernel(&args, goal, ends) }
-}
-
-fn tune_kernel(args: &Args, goal: Goal, ends: Signals) -> Result<ExitCode, Failure> {
-    if args.probe.probe.is_none() && args.latencies.is_none() && matches!(goal, Goal::P99(_)) {
+    if args.device.as_deref().is_none_or(is_nic) {
+        return tune_datapath(&args, goal);
+    }
+    if args.probe.probe.is_none() && args.latencies.is_none() && !args.estimate && matches!(goal, Goal::P99(_)) {
         return Err(nobody_sees(goal));
     }
-    let netns = args.namespace.open()?;
-    let name = args.device.as_deref().expect("clap asks for DEV or --pid");
-    let mut place = Place::open(&netns)?;
-    let device = device_named(place.netlink(), name, netns.description())?;
-    let target = if args.queues.is_empty() { Target::Device } else { Target::Queues(args.queues.clone()) };
-    let (server, cpus) = (args.pid.into_iter().collect(), args.cpus.clone());
-    let subject = Subject { netns, device, target, server, cpus, journals: args.journals.clone() };
-    let mut kernel = Kernel::open(subject, args.interval.into(), witness(args)?)?;
-    let bounds = args.goal.bounds(&kernel.families(&args.goal.families)?)?;
-    let present = kernel.present()?;
+    tune_kernel(&args, |machine| device::groups(&args, goal, machine))
+}
+
+/// Before there is any other thread, to which a signal could go. From here on none ends this process by itself.
+fn signals() -> Result<Signals, Failure> {
+    Signals::catch().map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))
+}
+
+/// Tunes the groups that there are on the kernel of the namespace.
+fn tune_kernel(
+    args: &Args,
+    groups: impl FnOnce(&machine::Shared) -> Result<Vec<Group>, Failure>,
+) -> Result<ExitCode, Failure> {
+    let ends = signals()?;
     if !args.dry_run && !restore_abandoned(&args.journals)?.is_empty() {
         eprintln!("abey: put back the settings that an abey that was killed had left");
     }
-    eprintln!("abey: {goal} on {name}; CPU time is that of CPU {}", kernel.cpus());
-    let mut session = Session::begin(args, goal, (bounds, present), ends)?;
-    let outcome =
-        session.run(&mut kernel, &mut |kernel, settings| kernel.differences(settings), &mut |kernel, guard| {
-            guard.put_back_epolls(&kernel.epolls().notes());
-        });
-    let finished = kernel.finish(args.keep);
-    session.end(outcome, finished)
+    // The groups hold the machine: the last one that ends puts back what was changed on it.
+    let groups = groups(&Machine::open(args.namespace.open()?, args.journals.clone())?)?;
+    for group in &groups {
+        if let Tuned::Kernel(kernel) = &group.tuned {
+            eprintln!("abey: {} on {}; CPU time is that of {}", group.goal(), kernel.name(), kernel.cpus());
+        }
+    }
+    Session::begin(args, groups, ends)?.run()
 }
 
-fn tune_datapath(args: &Args, goal: Goal, ends: Signals) -> Result<ExitCode, Failure> {
+fn tune_datapath(args: &Args, goal: Goal) -> Result<ExitCode, Failure> {
     if !args.queues.is_empty() {
-        return Err(Failure::usage("the latency of a datapath is that of all its queues: leave --queues out"));
+        return Err(Failure::usage(
+            "the CPU time and the busy-poll parameters of a datapath are its process's: leave --queues out",
+        ));
     }
     if args.cpus.is_some() {
         return Err(Failure::usage("the CPU time of a datapath is that of its process: leave --cpus out"));
     }
+    if args.estimate {
+        return Err(Failure::usage("a datapath sees latencies by itself: leave --estimate out"));
+    }
+    let ends = signals()?;
     let found = Datapaths::matching(args.device.as_deref(), args.pid)?.only()?;
     let name = format!("{} of {} (pid {})", found.status.nic, found.status.program, found.client.pid());
-    let mut served = Served::open(found, args.interval.into(), witness(args)?);
+    let served = Served::open(found, args.interval.into(), witness(args)?);
     let bounds = args.goal.bounds(&[Family::Base, Family::Defer, Family::Suspend])?;
     let present = served.present();
     eprintln!("abey: {goal} on {name}");
-    let mut session = Session::begin(args, goal, (bounds, present), ends)?;
-    let outcome =
-        session.run(&mut served, &mut |served, settings| served.differences(settings), &mut |served, guard| {
-            guard.put_back_datapath(served.pid(), served.back());
-        });
-    let finished = served.finish(args.keep);
-    session.end(outcome, finished)
+    let group = Group::new((0, goal, bounds), Tuned::Datapath(Box::new(served)), present, args.dry_run)?;
+    Session::begin(args, vec![group], ends)?.run()
 }
 
 /// Whoever sees latencies, if somebody was named.
@@ -171,129 +197,7 @@ fn witness(args: &Args) -> Result<Option<Box<dyn Witness>>, Failure> {
 pub(crate) fn nobody_sees(goal: Goal) -> Failure {
     Failure::usage(format!(
         "--goal {goal} needs somebody who sees latencies, which the kernel does not: give --probe HOST:PORT, or let a client \
-         write what it sees (--latencies FILE); a datapath sees them by itself, and --goal cpu=N% needs none"
+         write what it sees (--latencies FILE); `abey tune --estimate` makes do with polls and CPU time; a datapath sees them \
+         by itself, and --goal cpu=N% needs none"
     ))
-}
-
-/// A controller that begins with what is in force, if the bounds allow that.
-pub(crate) fn controller(goal: Goal, bounds: &Bounds, present: &ModeSettings) -> Result<Controller, Failure> {
-    let start = bounds.contains(present).then_some(*present);
-    Controller::new(goal, bounds.clone(), start).map_err(Failure::usage)
-}
-
-/// Says what a change would be, one line for each setting.
-type Differences<'f, P> = &'f mut dyn FnMut(&mut P, &ModeSettings) -> Result<Vec<String>, Failure>;
-
-/// Tells the guard what leads back.
-type Note<'f, P> = &'f mut dyn FnMut(&P, &mut Guard);
-
-/// One `abey tune`.
-struct Session<'a> {
-    args: &'a Args,
-    goal: Goal,
-    bounds: Bounds,
-    present: ModeSettings,
-    ends: Signals,
-    guard: Option<Guard>,
-    rows: Vec<Row>,
-    sum: Sum,
-}
-
-impl<'a> Session<'a> {
-    fn begin(
-        args: &'a Args,
-        goal: Goal,
-        (bounds, present): (Bounds, ModeSettings),
-        ends: Signals,
-    ) -> Result<Self, Failure> {
-        let start = || Guard::start(&args.journals);
-        let guard = (!args.dry_run && !args.keep).then(start).transpose();
-        let guard = guard.map_err(|error| Failure::lacks(format!("cannot start the guard process: {error}")))?;
-        Ok(Self { args, goal, bounds, present, ends, guard, rows: Vec::new(), sum: Sum::default() })
-    }
-
-    /// Until the time is over or a signal comes. `differences` says what a change would be, `note` tells the guard what
-    /// leads back.
-    fn run<P: Plant>(
-        &mut self,
-        plant: &mut P,
-        differences: Differences<'_, P>,
-        note: Note<'_, P>,
-    ) -> Result<(), Failure> {
-        let dry = self.args.dry_run;
-        let mut tuner = self.tuner()?;
-        let began = Instant::now();
-        let end = self.args.duration.map(|duration| began + Duration::from(duration));
-        let look = tuner.start(plant)?;
-        if dry {
-            for line in differences(plant, &look.settings)? {
-                self.say(&format!("would begin with {line}"))?;
-            }
-        }
-        self.told(plant, &look, note)?;
-        while !self.wait(plant, end)? {
-            let look = tuner.look(plant, Nanos::from_nanos(began.elapsed().as_nanos() as u64))?;
-            self.told(plant, &look, note)?;
-            if dry && look.changes() {
-                // What it sees from here on is not what it decided on.
-                tuner = self.tuner()?;
-                plant.begin(false)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn tuner(&self) -> Result<Tuner, Failure> {
-        Ok(Tuner::new(controller(self.goal, &self.bounds, &self.present)?, self.present, self.args.dry_run))
-    }
-
-    /// One interval. Whether it was the last.
-    fn wait<P: Plant>(&self, plant: &mut P, end: Option<Instant>) -> Result<bool, Failure> {
-        let interval = Duration::from(self.args.interval);
-        let mut until = Instant::now() + interval;
-        let patience = until + interval * PATIENCE;
-        loop {
-            if end.is_some_and(|end| end < until) || self.ends.wait_until(until) {
-                return Ok(true);
-            }
-            if plant.is_ready()? || until >= patience {
-                return Ok(false);
-            }
-            until += Duration::from_millis(10);
-        }
-    }
-
-    fn told<P: Plant>(&mut self, plant: &P, look: &tuner::Look, note: Note<'_, P>) -> Result<(), Failure> {
-        if let Some(guard) = self.guard.as_mut().filter(|_| look.changes()) {
-            note(plant, guard);
-        }
-        if !self.args.dry_run {
-            self.present = look.settings;
-        }
-        self.sum.add(look, self.goal);
-        let row = Row::new(look, self.goal);
-        if look.changes() || self.args.all {
-            self.say(&row.line(self.args.dry_run))?;
-        }
-        if self.args.json && self.rows.len() < MOST_ROWS {
-            self.rows.push(row);
-        }
-        Ok(())
-    }
-
-    fn say(&self, line: &str) -> Result<(), Failure> {
-        if self.args.json { Ok(()) } else { print_text(&format!("{line}\n")).map(drop) }
-    }
-
-    /// What is said at the end, when the settings are back.
-    fn end(self, outcome: Result<(), Failure>, finished: Result<(), Failure>) -> Result<ExitCode, Failure> {
-        if let Some(guard) = self.guard {
-            guard.dismiss();
-        }
-        outcome?;
-        finished?;
-        let stay = if self.args.keep { ", which stay" } else { "" };
-        eprintln!("abey: {}{stay}", self.sum.line(self.goal, &self.present));
-        if self.args.json { print_rows(&self.rows) } else { Ok(ExitCode::SUCCESS) }
-    }
 }

@@ -4,6 +4,7 @@ use abey_delivery::{ModeSettings, Nanos, describe};
 use abey_tune::{Goal, Sample};
 use serde::Serialize;
 
+use super::name::Name;
 use super::tuner::Look;
 
 /// One look of the tuner, as a row.
@@ -11,6 +12,14 @@ use super::tuner::Look;
 pub(crate) struct Row {
     /// Seconds since the beginning.
     at_s: f64,
+    /// The device, or the NIC of a datapath.
+    device: String,
+    /// The receive queues that are steered together: a list, or `all`.
+    queues: String,
+    /// The IDs of their NAPI instances.
+    napis: Vec<u32>,
+    #[serde(skip)]
+    name: String,
     /// The settings that were in force before.
     before: String,
     /// The settings from here on; in a dry run, those that would be.
@@ -35,7 +44,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    pub(crate) fn new(look: &Look, goal: Goal) -> Self {
+    pub(crate) fn new(name: &Name, look: &Look, goal: Goal) -> Self {
         let sample = look.sample.as_ref();
         let per_second = |count: u64, sample: &Sample| finite(count as f64 / seconds(sample.interval));
         let us = |time: Nanos| time.as_nanos() as f64 / 1e3;
@@ -45,6 +54,10 @@ impl Row {
         let polled = sample.filter(|sample| sample.polls > 0);
         Self {
             at_s: (seconds(look.at) * 1e3).round() / 1e3,
+            device: name.device.clone(),
+            queues: name.queues(),
+            napis: name.napis.clone(),
+            name: name.to_string(),
             before: describe(&look.before),
             settings: describe(&look.settings),
             gro_flush_timeout_ns: napi.gro_flush_timeout.as_nanos(),
@@ -77,7 +90,7 @@ impl Row {
         ];
         let figures: Vec<String> = figures.into_iter().flatten().collect();
         let seen = if figures.is_empty() { String::new() } else { format!(" ({})", figures.join(", ")) };
-        format!("{:>8.1} s  {change}: {}{seen}", self.at_s, self.reason)
+        format!("{:>8.1} s  {}: {change}: {}{seen}", self.at_s, self.name, self.reason)
     }
 }
 
@@ -146,6 +159,7 @@ mod tests {
             before: Mode::Base.settings(),
             settings: Mode::Defer(Nanos::from_micros(50)).settings(),
             reason: "there is room".to_owned(),
+            is_news: false,
         }
     }
 
@@ -161,10 +175,12 @@ mod tests {
             latency: Some(latency),
         };
         let goal = Goal::P99(Nanos::from_micros(100));
-        let row = Row::new(&look(Some(sample)), goal);
+        let name = Name { device: "eth0".to_owned(), queues: Some([2].into()), napis: vec![259] };
+        let row = Row::new(&name, &look(Some(sample)), goal);
         assert_eq!(
             row.line(false),
-            "     1.5 s  base -> defer50: there is room (60.0k packets/s, p99 120 us of 900, CPU 12.3 %)"
+            "     1.5 s  eth0 queue 2 (NAPI 259): base -> defer50: there is room (60.0k packets/s, p99 120 us of 900, \
+             CPU 12.3 %)"
         );
         assert!(row.line(true).contains("base, would be defer50"));
         assert_eq!((row.within_goal, row.polls_per_s, row.changed), (Some(false), None, true));

@@ -19,6 +19,20 @@ pub(crate) trait Plant {
 
     /// Whether whoever sees latencies has something to say of the interval.
     fn is_ready(&mut self) -> Result<bool, Failure>;
+
+    /// Sees to it that what was given is in force still. If it was not, the interval says nothing.
+    fn keep(&mut self) -> Result<Option<Lost>, Failure> {
+        Ok(None)
+    }
+}
+
+/// Settings that were not in force all the time.
+#[derive(Clone, Debug)]
+pub(crate) struct Lost {
+    /// What happened, and what was done.
+    pub(crate) why: String,
+    /// Whether that was not said before.
+    pub(crate) is_news: bool,
 }
 
 /// Why settings were not taken.
@@ -27,6 +41,16 @@ pub(crate) enum Refused {
     Settings(String),
     /// Nothing can be done any more.
     Lost(Failure),
+}
+
+impl Refused {
+    /// Where there is no other choice.
+    pub(crate) fn into_failure(self) -> Failure {
+        match self {
+            Self::Settings(why) => Failure::check(why),
+            Self::Lost(failure) => failure,
+        }
+    }
 }
 
 /// A controller at work.
@@ -50,6 +74,8 @@ pub(crate) struct Look {
     pub(crate) settings: ModeSettings,
     /// Why.
     pub(crate) reason: String,
+    /// Whether something happened that is to be said, though nothing changes.
+    pub(crate) is_news: bool,
 }
 
 impl Look {
@@ -78,6 +104,11 @@ impl Tuner {
 
     /// Ends an interval, decides, and begins the next.
     pub(crate) fn look(&mut self, plant: &mut dyn Plant, now: Nanos) -> Result<Look, Failure> {
+        if let Some(Lost { why, is_news }) = plant.keep()? {
+            plant.begin(true)?;
+            let (before, settings) = (self.in_force, self.in_force);
+            return Ok(Look { at: now, sample: None, before, settings, reason: why, is_news });
+        }
         let sample = plant.sample()?;
         let step = self.controller.handle_sample(now, &sample);
         let look = self.change(plant, now, step.settings, Some(sample), step.reason.to_string())?;
@@ -97,7 +128,7 @@ impl Tuner {
         let before = self.in_force;
         for _ in 0..REFUSALS {
             if wanted == self.in_force || self.dry {
-                return Ok(Look { at, sample, before, settings: wanted, reason });
+                return Ok(Look { at, sample, before, settings: wanted, reason, is_news: false });
             }
             match plant.apply(&wanted) {
                 Ok(()) => self.in_force = wanted,
@@ -126,6 +157,7 @@ mod tests {
         applied: Vec<ModeSettings>,
         refuses: Option<Family>,
         gone: bool,
+        lost: bool,
     }
 
     impl Plant for Fake {
@@ -166,11 +198,16 @@ mod tests {
         fn is_ready(&mut self) -> Result<bool, Failure> {
             Ok(true)
         }
+
+        fn keep(&mut self) -> Result<Option<Lost>, Failure> {
+            let lost = std::mem::take(&mut self.lost);
+            Ok(lost.then(|| Lost { why: "they were gone".to_owned(), is_news: true }))
+        }
     }
 
     fn fake() -> Fake {
         let settings = Mode::Base.settings();
-        Fake { settings, load: 5_000, applied: Vec::new(), refuses: None, gone: false }
+        Fake { settings, load: 5_000, applied: Vec::new(), refuses: None, gone: false, lost: false }
     }
 
     fn controller(goal: &str) -> Controller {
@@ -202,6 +239,20 @@ mod tests {
         let (last, sample) = looks.last().map(|look| (look.settings, look.sample)).expect("looks");
         assert_eq!(last, plant.settings);
         assert!(sample.and_then(|sample| sample.latency).is_some_and(|latency| latency.p99 <= Nanos::from_micros(250)));
+    }
+
+    #[test]
+    fn an_interval_in_which_settings_were_lost_says_nothing() {
+        let mut plant = fake();
+        let mut tuner = Tuner::new(controller("p99=250us"), plant.settings, false);
+        run(&mut tuner, &mut plant, &[5_000]);
+        plant.lost = true;
+        let look = tuner.look(&mut plant, Nanos::from_millis(31_000)).expect("a look");
+        assert!(
+            look.is_news && !look.changes() && look.sample.is_none() && look.reason == "they were gone",
+            "{look:?}"
+        );
+        assert!(tuner.look(&mut plant, Nanos::from_millis(31_500)).expect("a look").sample.is_some());
     }
 
     #[test]
