@@ -60,7 +60,7 @@ fn rows_of<'a>(document: &'a Value, queues: &str) -> Vec<&'a Value> {
 #[test]
 fn instances_that_different_cpus_poll_are_steered_one_by_one() {
     let Some(bed) = bed() else { return };
-    let _traffic = Traffic::from_cpus(&bed, &[(0, 1), (1, 8)]);
+    let _traffic = Traffic::from_cpus(&bed, &[(0, 1), (1, 32)]);
     let document = tune(&bed, &[]).json();
     let (ids, device) = (bed.napi_ids(), bed.device.name.as_str());
     let rate = |queues: &str| {

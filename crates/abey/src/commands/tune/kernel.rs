@@ -76,7 +76,7 @@ impl Kernel {
         match &self.part.cpus {
             Cpus::These(cpus) => format!("CPU {cpus}"),
             Cpus::Server if !self.part.server.cpus().is_empty() => format!("CPU {}", self.part.server.cpus()),
-            Cpus::Server | Cpus::Polling => "the CPUs that poll".to_owned(),
+            Cpus::Server | Cpus::Polling => "the CPUs that poll it".to_owned(),
         }
     }
 

@@ -93,6 +93,7 @@ impl<'a> Session<'a> {
         }
         self.groups.iter_mut().try_for_each(|group| group.tuned.plant().sample().map(drop))?;
         self.unite()?;
+        self.began = Instant::now();
         Ok(true)
     }
 
