@@ -7,7 +7,7 @@ use abey_datapath::control::{Change, Client, ControlError, Latencies, LatencyPag
 use abey_delivery::{ModeSettings, Nanos};
 use abey_tune::{Latency, Sample};
 
-use super::latency::Witness;
+use super::latency::{UNSEEN, Witness};
 use super::name::Name;
 use super::tuner::{Plant, Refused};
 use crate::datapath_world::Datapath;
@@ -148,7 +148,8 @@ impl Plant for Served {
     }
 
     fn sample(&mut self) -> Result<Sample, Failure> {
-        let seen = self.witness.as_mut().map_or(Ok(None), |witness| witness.take())?;
+        let seen = self.witness.as_mut().map(|witness| witness.take()).transpose()?;
+        let seen = seen.map(|seen| seen.unwrap_or(UNSEEN));
         let now = self.mark()?;
         let before = self.mark.take().expect("an interval has begun");
         let counters = now.counters.since(&before.counters);

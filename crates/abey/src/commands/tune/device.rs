@@ -60,7 +60,9 @@ impl Wanted {
         bounds: BoundsOf<'_>,
     ) -> Result<Vec<Group>, Failure> {
         let Self { device, target, goal, witness, server, cpus, is_of_policy } = self;
-        let is_one = args.group || witness.is_some() || server.is_known() || cpus.is_some();
+        // A kernel without settings of each instance has one for all of them.
+        let is_one =
+            args.group || witness.is_some() || server.is_known() || cpus.is_some() || !machine.borrow().able().deferral;
         let queues = machine.borrow_mut().queues(&device, &target)?;
         let new = |part, witness| {
             let mut kernel = Kernel::on(machine, part, args.interval.into(), witness)?;

@@ -9,7 +9,7 @@ use abey_linux::epoll;
 use abey_linux::napi::{Napi, NapiChange};
 use abey_tune::Sample;
 
-use super::latency::Witness;
+use super::latency::{UNSEEN, Witness};
 use super::machine::{Machine, Shared};
 use super::meter::{Meter, nothing};
 use super::name::Name;
@@ -179,7 +179,8 @@ impl Plant for Kernel {
     }
 
     fn sample(&mut self) -> Result<Sample, Failure> {
-        let latency = self.witness.as_mut().map_or(Ok(None), |witness| witness.take())?;
+        let latency = self.witness.as_mut().map(|witness| witness.take()).transpose()?;
+        let latency = latency.map(|seen| seen.unwrap_or(UNSEEN));
         let Part { device, server, cpus, .. } = &self.part;
         let cpus = match cpus {
             Cpus::These(cpus) => Some(cpus),

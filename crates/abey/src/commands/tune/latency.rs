@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use abey_delivery::Nanos;
@@ -23,6 +24,9 @@ pub(crate) trait Witness {
     /// What it saw; `None` if there was no request.
     fn take(&mut self) -> Result<Option<Latency>, Failure>;
 }
+
+/// What a witness says of an interval in which it saw no request: nothing, rather than that nobody watches.
+pub(crate) const UNSEEN: Latency = Latency { count: 0, p50: Nanos::ZERO, p99: Nanos::ZERO };
 
 /// Latencies that another program writes, a line of JSON for each interval of its own.
 pub(crate) struct Feed {
@@ -54,23 +58,8 @@ impl Feed {
             // That it is not there shall be known before anything is changed; opening a FIFO may wait for its writer.
             path.metadata().map_err(|error| unreadable(&name, &error))?;
         }
-        let from = PathBuf::from(path);
-        let read = move || {
-            let source: Box<dyn BufRead> = if from == Path::new("-") {
-                Box::new(BufReader::new(io::stdin()))
-            } else {
-                match File::open(&from) {
-                    Ok(file) => Box::new(BufReader::new(file)),
-                    Err(error) => return drop(sender.send(Err(error))),
-                }
-            };
-            for line in source.lines() {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        };
-        let started = std::thread::Builder::new().name("latencies".to_owned()).spawn(read);
+        let from = path.to_owned();
+        let started = std::thread::Builder::new().name("latencies".to_owned()).spawn(move || read(&from, &sender));
         started.map_err(|error| Failure::lacks(format!("cannot start a thread: {error}")))?;
         Ok(Self { name, lines, changed: Instant::now(), seen: Vec::new() })
     }
@@ -94,6 +83,26 @@ impl Feed {
         let time = |us: f64| Nanos::from_nanos((us * 1e3) as u64);
         let latency = Latency { count, p50: time(p50_us), p99: time(p99_us) };
         Ok((is_of_one_setting && count > 0).then_some(latency))
+    }
+}
+
+/// Reads lines until their end. That of a FIFO is only the end of its writer: the next one may come.
+fn read(from: &Path, sender: &Sender<io::Result<String>>) {
+    let (is_input, is_fifo) = (from == Path::new("-"), from.metadata().is_ok_and(|about| about.file_type().is_fifo()));
+    loop {
+        let source: Box<dyn BufRead> = match File::open(from) {
+            _ if is_input => Box::new(BufReader::new(io::stdin())),
+            Ok(file) => Box::new(BufReader::new(file)),
+            Err(error) => return drop(sender.send(Err(error))),
+        };
+        for line in source.lines() {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+        if !is_fifo {
+            return;
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the tuner says: a line for each change with its reason, or rows.
 
 use abey_delivery::{ModeSettings, Nanos, describe};
-use abey_tune::{Goal, Sample};
+use abey_tune::{Goal, Latency, Sample};
 use serde::Serialize;
 
 use super::name::Name;
@@ -48,7 +48,7 @@ impl Row {
         let sample = look.sample.as_ref();
         let per_second = |count: u64, sample: &Sample| finite(count as f64 / seconds(sample.interval));
         let us = |time: Nanos| time.as_nanos() as f64 / 1e3;
-        let latency = sample.and_then(|sample| sample.latency);
+        let latency = sample.and_then(seen);
         let napi = look.settings.napi;
         // Where nobody counts polls there are none.
         let polled = sample.filter(|sample| sample.polls > 0);
@@ -89,15 +89,20 @@ impl Row {
             self.cpu_percent.map(|cpu| format!("CPU {cpu:.1} %")),
         ];
         let figures: Vec<String> = figures.into_iter().flatten().collect();
-        let seen = if figures.is_empty() { String::new() } else { format!(" ({})", figures.join(", ")) };
-        format!("{:>8.1} s  {}: {change}: {}{seen}", self.at_s, self.name, self.reason)
+        let shown = if figures.is_empty() { String::new() } else { format!(" ({})", figures.join(", ")) };
+        format!("{:>8.1} s  {}: {change}: {}{shown}", self.at_s, self.name, self.reason)
     }
+}
+
+/// The latencies of an interval, if there were requests.
+fn seen(sample: &Sample) -> Option<Latency> {
+    sample.latency.filter(|latency| latency.count > 0)
 }
 
 /// Whether an interval kept the goal.
 fn within(sample: &Sample, goal: Goal) -> Option<bool> {
     match goal {
-        Goal::P99(limit) => sample.latency.map(|latency| latency.p99 <= limit),
+        Goal::P99(limit) => seen(sample).map(|latency| latency.p99 <= limit),
         Goal::Cpu(share) => Some(sample.cpu <= share),
     }
 }
@@ -149,8 +154,8 @@ fn finite(value: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::tune::latency::UNSEEN;
     use abey_delivery::Mode;
-    use abey_tune::Latency;
 
     fn look(sample: Option<Sample>) -> Look {
         Look {
@@ -190,6 +195,7 @@ mod tests {
         let said = sum.line(goal, &Mode::Base.settings());
         assert_eq!(said, "p99=100us held in 0 of 1 intervals, with 12.3 % of a CPU, in 1 change; last: base");
         assert_eq!(within(&Sample { latency: None, ..sample }, goal), None);
+        assert_eq!(within(&Sample { latency: Some(UNSEEN), ..sample }, goal), None, "no request was seen");
         assert_eq!(within(&sample, Goal::Cpu(0.2)), Some(true));
     }
 }
