@@ -43,6 +43,9 @@ impl Feed {
     }
 }
 
+/// Twice as long as the longest deferral that the tests allow lasts without packets: 100 times 200 us.
+const PAUSE: Duration = Duration::from_millis(40);
+
 /// Packets to the server's device, two a millisecond or so, until this value goes.
 pub(crate) struct Traffic {
     stop: Arc<AtomicBool>,
@@ -60,7 +63,8 @@ impl Traffic {
         Self::of(bed, &[(None, flows)])
     }
 
-    /// From each of these CPUs over so many flows.
+    /// From each of these CPUs over so many flows, with a pause now and then: an instance that is deferred is polled where
+    /// its timer is, and only one that was idle for a while is polled where packets come from.
     pub(crate) fn from_cpus(bed: &Bed, cpus: &[(usize, usize)]) -> Self {
         let from: Vec<_> = cpus.iter().map(|(cpu, flows)| (Some(*cpu), *flows)).collect();
         Self::of(bed, &from)
@@ -77,12 +81,16 @@ impl Traffic {
                     let mut cpus = CpuSet::new();
                     cpus.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &cpus)).expect("pinned");
                 }
-                while !flag.load(Ordering::Relaxed) {
+                for round in 1.. {
+                    if flag.load(Ordering::Relaxed) {
+                        return;
+                    }
                     for socket in &sockets {
                         // Nobody listens there: some of them fail with what the server's kernel says to the last.
                         let _ = socket.send_to(&[7; 64], at(9));
                     }
-                    std::thread::sleep(Duration::from_micros(400));
+                    let pauses = cpu.is_some() && round % 64 == 0;
+                    std::thread::sleep(if pauses { PAUSE } else { Duration::from_micros(400) });
                 }
             })
         };
