@@ -28,6 +28,8 @@ pub(crate) enum Event {
     Moderation { queue: u32 },
     /// The timer of this queue's NAPI instance.
     Timer { queue: u32 },
+    /// The sleep of the server that has this queue's deadline in it is over, unless it ended before.
+    SleepOver { queue: u32, generation: u32 },
     /// What this CPU is doing is done, unless it was interrupted meanwhile.
     Done { cpu: u32, generation: u32 },
     /// A wait with a deadline is over, unless it ended before.

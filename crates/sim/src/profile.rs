@@ -63,6 +63,10 @@ pub struct Profile {
     pub disturbance: Disturbance,
     /// The scheduler.
     pub thread: ThreadCosts,
+    /// Who stands for interrupts and timers while no server waits, where delivery is in user space; with the kernel's it is
+    /// not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_thread: Option<ServiceThread>,
     /// Waiting for events.
     pub epoll: EpollCosts,
     /// Busy polling on top of the polls themselves.
@@ -119,6 +123,10 @@ pub struct Idle {
     pub exit_ns: u64,
     /// Disturbance of the thread that runs next.
     pub cold_cycles: u64,
+    /// Half of that after a halt of so long: the longer, the more of the caches is somebody else's. All of it after any unless
+    /// given.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cold_half_ns: u64,
     /// Deeper states than the one that `exit_ns` belongs to, the deepest last. A CPU goes into the deepest that would have
     /// paid the last time it was halted; at a tick (4 ms) into the one that pays by then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -139,6 +147,14 @@ pub struct CState {
 const TICK_NS: u64 = 4_000_000;
 
 impl Idle {
+    /// What is lost in a halt of so long.
+    pub(crate) fn cold_cycles(&self, halted_ns: u64) -> u64 {
+        match self.cold_half_ns {
+            0 => self.cold_cycles,
+            half => (u128::from(self.cold_cycles) * u128::from(halted_ns) / u128::from(halted_ns + half)) as u64,
+        }
+    }
+
     /// From an interrupt to its first instruction, for a CPU that was halted for so long the last time, and now.
     pub(crate) fn exit_ns(&self, last_ns: u64, now_ns: u64) -> u64 {
         let expected_ns = if now_ns >= TICK_NS { now_ns } else { last_ns };
@@ -248,6 +264,21 @@ const fn default_balance_ns() -> u64 {
 /// Linux' `sched_migration_cost_ns`.
 const fn default_newly_idle_ns() -> u64 {
     500_000
+}
+
+/// Delivery in user space (the datapath): a server that sleeps in a wait has its queue's interrupt and deadline in its own
+/// sleep, and what wakes it polls in its thread, for `interrupt.nic` or `interrupt.timer`. While no server waits, a service
+/// thread on the same CPU is woken for either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceThread {
+    /// Waking it, and the switch to it and back.
+    pub wake: Cost,
+    /// A server's falling asleep with a deadline: a timer is armed, and the CPU given away. The deferral runs meanwhile.
+    pub sleep: Cost,
+    /// Setting its timer to an earlier time: for every deadline that a server leaves behind when it goes to work, unless the
+    /// timer goes off before that anyway. It is never stopped, and goes off for nothing if the server is back in time.
+    pub arm: Cost,
 }
 
 /// Waiting for events.

@@ -26,6 +26,10 @@ pub(super) enum Irq {
     Nic(usize),
     /// Of this queue's NAPI timer.
     Timer(usize),
+    /// Of the timer that ends the sleep of the server that has this queue's deadline in it.
+    SleepOver(usize),
+    /// Not one: that server falls asleep.
+    FallAsleep(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +66,7 @@ pub(super) struct Cpu {
     pub(super) owed: u64,
     /// When it halted, and for how long the last time.
     halted_at: u64,
-    last_halt: u64,
+    pub(super) last_halt: u64,
     /// The least time that a thread here has had, as the scheduler counts it; it never goes back.
     pub(super) floor: u64,
     /// Since when no thread runs here.
@@ -209,8 +213,9 @@ impl World<'_> {
             if let Some((_, left)) = cpu.hard {
                 return (Level::Hard, Some(left));
             }
-            // Nor between an interrupt and its softirq.
-            let softirq_first = self.recording.is_some() && (cpu.raised || cpu.soft.is_some());
+            // Nor between an interrupt and its softirq; and in user space a thread does both.
+            let together = self.recording.is_some() || self.profile.service_thread.is_some();
+            let softirq_first = together && (cpu.raised || cpu.soft.is_some());
             if !softirq_first && let Some(irq) = cpu.hard_queue.pop_front() {
                 self.begin_hard(index, irq);
                 continue;

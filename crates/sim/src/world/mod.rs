@@ -6,6 +6,7 @@ mod check;
 mod client;
 mod counts;
 mod cpu;
+mod drive;
 mod poll;
 mod reply;
 mod request;
@@ -283,12 +284,14 @@ impl<'a> World<'a> {
                     self.handle_arrival(queue as usize, arrival);
                 }
                 Event::Timer { queue } => self.timer_event(queue as usize),
+                Event::SleepOver { queue, generation } => self.sleep_over(queue as usize, generation),
                 Event::Done { cpu, generation } => self.work_done(cpu as usize, generation),
                 Event::WaitOver { thread, generation } => self.wait_over(thread as usize, generation),
                 Event::Balance => self.balance(),
                 Event::Measure => self.measure(),
                 Event::End => break,
             }
+            self.settle();
             self.start_touched();
             if self.scenario.check {
                 self.check();
@@ -335,7 +338,13 @@ impl<'a> World<'a> {
         match arrival {
             Arrival::Dropped | Arrival::Quiet => {}
             Arrival::StartTimer(at) => self.events.push(at, Event::Moderation { queue: queue as u32 }),
-            Arrival::Interrupt => self.interrupt(self.queues[queue].cpu, Irq::Nic(queue)),
+            Arrival::Interrupt => {
+                if self.profile.service_thread.is_some() {
+                    // The peer signals once, and then not until the interrupt was taken and let in again.
+                    self.queues[queue].rx.mask();
+                }
+                self.interrupt(self.queues[queue].cpu, Irq::Nic(queue));
+            }
         }
     }
 

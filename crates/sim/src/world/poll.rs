@@ -7,6 +7,7 @@ use abey_record::{Call, Recorded};
 
 use super::World;
 use super::cpu::Irq;
+use super::drive::{Driver, Service};
 use super::thread::State;
 use crate::events::Event;
 use crate::nic::{Packet, RxQueue};
@@ -20,7 +21,7 @@ pub(super) struct Queue {
     /// The CPU that its interrupts go to.
     pub(super) cpu: usize,
     /// The CPU that armed its timer.
-    timer_cpu: usize,
+    pub(super) timer_cpu: usize,
     /// Where a worker of the pool polled it last.
     pub(super) worked_on: usize,
     /// The servers that have sockets on it.
@@ -34,9 +35,11 @@ pub(super) struct Queue {
     /// The poll under way is on top of a thread.
     disturbing: bool,
     /// When the pending timer event comes; it may be early.
-    timer_event: Option<u64>,
+    pub(super) timer_event: Option<u64>,
     /// The deadline that the core asked for last.
     pub(super) deadline: Option<u64>,
+    pub(super) driver: Option<Driver>,
+    pub(super) service: Service,
     pub(super) monitor: Option<Monitor>,
     pub(super) polling: bool,
 }
@@ -66,6 +69,8 @@ impl Queue {
             disturbing: false,
             timer_event: None,
             deadline: None,
+            driver: None,
+            service: Service::default(),
             monitor: None,
             polling: false,
         }
@@ -169,6 +174,9 @@ impl World<'_> {
 
     /// Makes sure that a timer event comes when the core wants it, or before.
     pub(super) fn rearm(&mut self, queue: usize) {
+        if self.profile.service_thread.is_some() {
+            return; // see `settle`
+        }
         let state = &mut self.queues[queue];
         let Some(at) = state.deadline else { return };
         let at = at.max(self.now) + self.profile.interrupt.timer_late_ns;
@@ -183,6 +191,9 @@ impl World<'_> {
         let state = &mut self.queues[queue];
         if state.timer_event != Some(self.now) {
             return;
+        }
+        if self.profile.service_thread.is_some() {
+            return self.service_timer(queue);
         }
         state.timer_event = None;
         match state.deadline {

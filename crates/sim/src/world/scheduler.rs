@@ -27,7 +27,9 @@ impl World<'_> {
         let (cpu, looked_at) = self.place(index, waker);
         self.charge(waker, cpu, looked_at);
         self.touch(cpu);
-        self.owe(index, self.profile.thread.wake);
+        if !self.note_woken(index) {
+            self.owe(index, self.profile.thread.wake);
+        }
         self.move_to(index, cpu);
         // A sleeper is not owed all the time it slept.
         let costs = &self.profile.thread;
@@ -164,7 +166,8 @@ impl World<'_> {
             cpu.average_idle += (now - since) / 8;
         }
         let costs = self.profile;
-        self.disturb(thread, if from_idle { costs.idle.cold_cycles } else { costs.thread.cold_cycles });
+        let halted = self.cpus[index].last_halt;
+        self.disturb(thread, if from_idle { costs.idle.cold_cycles(halted) } else { costs.thread.cold_cycles });
         self.counts.switches += 1;
         self.threads[thread].state = State::Running;
         if self.threads[thread].left == 0 {

@@ -176,6 +176,7 @@ impl World<'_> {
                 }
                 WaitStep::Suspend { napi } => {
                     let queue = self.queue_of(napi);
+                    self.leave(queue, index);
                     let actions = self.queues[queue].napi.act(Call::Suspend(now));
                     self.note_suspend(queue, actions.timer);
                     self.carry_out(queue, self.threads[thread].cpu, actions);
@@ -190,10 +191,17 @@ impl World<'_> {
                         let generation = self.servers[index].generation;
                         self.events.push(until.as_nanos(), Event::WaitOver { thread: thread as u32, generation });
                     }
+                    self.drive(index);
                     return self.sleep(thread);
                 }
-                WaitStep::Deliver => return self.take_events(index),
-                WaitStep::TimedOut => return self.begin_wait(index),
+                WaitStep::Deliver => {
+                    self.leave_all(index);
+                    return self.take_events(index);
+                }
+                WaitStep::TimedOut => {
+                    self.leave_all(index);
+                    return self.begin_wait(index);
+                }
             }
         }
     }
@@ -215,6 +223,7 @@ impl World<'_> {
 
     fn busy_poll(&mut self, index: usize, napi: NapiId, budget: u16, prefer: bool) {
         let queue = self.queue_of(napi);
+        self.take(queue, index);
         let server = &mut self.servers[index];
         let (thread, poller) = (server.thread, server.wait.poller());
         let extra = self.profile.busy_poll.iteration;

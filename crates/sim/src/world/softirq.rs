@@ -6,6 +6,7 @@ use abey_record::Call;
 
 use super::World;
 use super::cpu::{IdleState, Irq};
+use crate::profile::Cost;
 use crate::recording::What;
 
 /// Where a softirq run is.
@@ -18,10 +19,15 @@ pub(super) enum SoftPhase {
 impl World<'_> {
     pub(super) fn begin_hard(&mut self, index: usize, irq: Irq) {
         let cost = match irq {
-            Irq::Nic(_) => self.profile.interrupt.nic,
-            Irq::Timer(_) => self.profile.interrupt.timer,
+            Irq::Nic(queue) => self.interrupt_cost(queue),
+            Irq::Timer(_) => self.profile.service_thread.map_or(self.profile.interrupt.timer, |service| service.wake),
+            Irq::SleepOver(_) => self.profile.interrupt.timer,
+            Irq::FallAsleep(_) => self.profile.service_thread.map_or(Cost::NONE, |service| service.sleep),
         };
-        let left = if self.recording.is_some() { 0 } else { self.spend(cost) };
+        let mut left = if self.recording.is_some() { 0 } else { self.spend(cost) };
+        if let Irq::SleepOver(queue) = irq {
+            left = left.max(self.spin_ns(queue));
+        }
         let cpu = &mut self.cpus[index];
         cpu.hard = Some((irq, left));
         cpu.idle = IdleState::Off;
@@ -45,9 +51,13 @@ impl World<'_> {
                 let actions = state.napi.act(Call::Interrupt(now));
                 self.carry_out(queue, index, actions);
             }
-            Irq::Timer(queue) => {
+            Irq::FallAsleep(_) => {}
+            Irq::Timer(queue) | Irq::SleepOver(queue) => {
                 self.note(What::Timer);
                 let queue_state = &mut self.queues[queue];
+                if irq == Irq::Timer(queue) && self.profile.service_thread.is_some() {
+                    queue_state.timer_event = None;
+                }
                 let due = queue_state.napi.get().timer().is_some_and(|at| at <= now);
                 let owned = queue_state.napi.get().is_owned();
                 let actions = queue_state.napi.act(Call::Timer(now));
