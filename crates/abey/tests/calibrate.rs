@@ -12,10 +12,12 @@ use common::{Finished, Nobody, Running, abey, finish, is_root};
 use serde_json::Value;
 
 /// As short as it goes: one run of each row, and hardly a search.
-const SHORT: [&str; 11] = [
+const SHORT: [&str; 13] = [
     "calibrate",
     "--reps",
     "1",
+    "--time",
+    "1s",
     "--duration",
     "50ms",
     "--evaluations",
@@ -29,7 +31,7 @@ const SHORT: [&str; 11] = [
 fn calibrate(world: &str, file: &Path) -> Finished {
     let file = file.to_str().expect("UTF-8");
     let mut run = Running::start(abey(&[&SHORT[..], &["--world", world, "--output", file]].concat()));
-    // Twice 21 runs, each of which starts a server, if the machine is busy.
+    // Twice 24 runs, each of which starts a server, if the machine is busy.
     let since = Instant::now();
     while !run.has_ended() && since.elapsed() < Duration::from_secs(240) {
         std::thread::sleep(Duration::from_millis(20));
@@ -61,8 +63,8 @@ fn assert_planned(world: &str, file: &Path) {
 
 fn assert_rows(document: &Value, world: &str) {
     let rows = document["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 21, "seven modes at three loads");
-    assert_eq!(rows.iter().filter(|row| row["fitted"] == true).count(), 8, "four modes at two loads");
+    assert_eq!(rows.len(), 24, "eight modes at three loads");
+    assert_eq!(rows.iter().filter(|row| row["fitted"] == true).count(), 10, "five modes at two loads");
     for row in rows {
         assert_eq!(row["world"], world);
         for figure in ["predicted_avg_us", "predicted_cpu_percent", "predicted_p99_us"] {
@@ -71,7 +73,7 @@ fn assert_rows(document: &Value, world: &str) {
     }
     let accuracy = &document["accuracy"][0];
     let counted = |key: &str| accuracy[key].as_u64().unwrap_or_else(|| panic!("no {key}: {accuracy}"));
-    assert_eq!(counted("judged") + counted("unsteady"), 13, "what was not fitted: {accuracy}");
+    assert_eq!(counted("judged") + counted("unsteady"), 14, "what was not fitted: {accuracy}");
     assert!(counted("within") <= counted("judged"));
 }
 
@@ -125,6 +127,7 @@ fn bad_input_is_one_sentence() {
     refuse(&["--loads", "fast"], &["fast"]);
     refuse(&["--duration", "1ms"], &["--duration", "50ms"]);
     refuse(&["--reps", "0"], &["--reps"]);
+    refuse(&["--time", "10ms"], &["--time", "1s"]);
     refuse(&["--output", "mine.txt"], &["mine.txt", ".toml"]);
     refuse(&["--output", "/nowhere/at/all/mine.toml"], &["/nowhere/at/all/mine.toml", "--output"]);
     finish(abey(&["calibrate", "--world", "mars"])).assert_refused(2, &["mars"]);

@@ -27,9 +27,10 @@ const fn parameter(key: &'static str, low: f64, high: f64) -> Parameter {
 }
 
 /// What is fitted of the kernel's NAPI over a veth, in nanoseconds.
-const LINUX: [Parameter; 13] = [
+const LINUX: [Parameter; 14] = [
     parameter("idle.exit_ns", 500.0, 80_000.0),
     parameter("idle.cold_cycles", 50.0, 40_000.0),
+    parameter("idle.cold_half_ns", 500.0, 500_000.0),
     parameter("interrupt.timer.instructions", 200.0, 60_000.0),
     parameter("interrupt.timer_late_ns", 50.0, 60_000.0),
     parameter("softirq.poll.instructions", 50.0, 5_000.0),
@@ -44,14 +45,18 @@ const LINUX: [Parameter; 13] = [
 ];
 
 /// The same of the datapath over the shared-memory NIC.
-const DATAPATH: [Parameter; 13] = [
+const DATAPATH: [Parameter; 17] = [
     parameter("idle.exit_ns", 500.0, 80_000.0),
     parameter("idle.cold_cycles", 50.0, 40_000.0),
+    parameter("idle.cold_half_ns", 500.0, 500_000.0),
     parameter("interrupt.nic.instructions", 200.0, 40_000.0),
     parameter("interrupt.timer.instructions", 200.0, 60_000.0),
     parameter("interrupt.timer_late_ns", 50.0, 60_000.0),
     parameter("softirq.request.instructions", 100.0, 10_000.0),
     parameter("thread.wake.instructions", 100.0, 60_000.0),
+    parameter("service_thread.wake.instructions", 1_000.0, 60_000.0),
+    parameter("service_thread.sleep.instructions", 200.0, 40_000.0),
+    parameter("service_thread.arm.instructions", 200.0, 30_000.0),
     parameter("epoll.wait.instructions", 50.0, 10_000.0),
     parameter("busy_poll.end.instructions", 50.0, 20_000.0),
     parameter("server.request.instructions", 200.0, 25_000.0),

@@ -45,6 +45,7 @@ impl Prediction {
         let mean = |figure: fn(&Outcome) -> f64| outcomes.iter().map(figure).sum::<f64>() / outcomes.len() as f64;
         let (avg, cpu) = (mean(|outcome| outcome.avg_us), mean(|outcome| outcome.cpu_percent));
         let Trained { avg_us, cpu_percent, .. } = benched;
+        let unsteady = benched.unsteadiness() > 1.0;
         Self {
             world,
             predicted_avg_us: avg,
@@ -53,7 +54,7 @@ impl Prediction {
             predicted_cpu_percent: cpu,
             avg_error: avg / avg_us.median.max(1e-3) - 1.0,
             cpu_error: cpu - cpu_percent.median,
-            unsteady: avg_us.uncertain > LATENCY_LIMIT * avg_us.median || cpu_percent.uncertain > CPU_LIMIT,
+            unsteady,
             benched,
         }
     }

@@ -139,7 +139,8 @@ fn idle(writer: &mut Writer<'_>) {
     writer.section("idle");
     writer.cost("enter", 500.0, Because("by judgement: on nobody's way"));
     writer.plain("exit_ns", 10_000.0, From(Operation::WakeOtherCpu));
-    writer.plain("cold_cycles", 1_000.0, Because(""));
+    writer.plain("cold_cycles", 2_000.0, Because(""));
+    writer.plain("cold_half_ns", 10_000.0, Because(""));
 }
 
 fn linux(writer: &mut Writer<'_>) {
@@ -177,7 +178,8 @@ fn datapath(writer: &mut Writer<'_>) {
     idle(writer);
     writer.section("interrupt");
     writer.cost("nic", 3_000.0, From(Operation::WokenCpu));
-    writer.cost("timer", 5_000.0, From(Operation::TimedSleep));
+    let timed = writer.subject.costs.ns(Operation::TimedSleep).unwrap_or(20_000.0);
+    writer.cost("timer", timed * 0.5, Because("begins with half of a measured timed sleep"));
     writer.plain("timer_late_ns", 1_000.0, Because(""));
     writer.plain("cold_cycles", 0.0, Because("in interrupt.nic and interrupt.timer"));
     writer.section("softirq");
@@ -189,6 +191,11 @@ fn datapath(writer: &mut Writer<'_>) {
     disturbance(writer);
     threads(writer);
     writer.cost("remote_wake", 2_000.0, Measured(Operation::WakeCharged));
+    writer.section("service_thread");
+    writer.cost("wake", 10_000.0, From(Operation::WokenCpu));
+    let timed = writer.subject.costs.ns(Operation::TimedSleep).unwrap_or(20_000.0);
+    writer.cost("sleep", timed * 0.5, Because("begins with half of a measured timed sleep"));
+    writer.cost("arm", 2_000.0, From(Operation::TimerSet));
     writer.section("epoll");
     writer.cost("wait", 200.0, Because(""));
     writer.cost("event", 30.0, Because("by judgement: no system call"));

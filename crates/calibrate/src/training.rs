@@ -1,13 +1,17 @@
 //! A short bench of a few modes at a few loads: some rows to fit, the others to hold the result against.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use abey_bench::{BenchError, measure};
-use abey_bench::{Conditions, Figure, Load, Part, Progress, Run, stats};
+use abey_bench::{BenchError, Conditions, Figure, Load, Part, Progress, Run, stats};
 use abey_delivery::Mode;
 use abey_sim::profile::Delivery;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
+
+use crate::prediction::{CPU_LIMIT, LATENCY_LIMIT};
 
 /// A world that is calibrated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,10 +42,11 @@ impl World {
     }
 }
 
-/// Modes that are fitted, at the first and the last of the loads: every mechanism once.
-pub const TRAINED: [&str; 4] = ["base", "defer50", "fullbusy", "suspend20"];
+/// Modes that are fitted, at the first and the last of the loads: every mechanism once, and deferral twice, since what a timer
+/// costs and how late it is are told apart by deferrals of different lengths.
+pub const TRAINED: [&str; 5] = ["base", "defer20", "defer50", "fullbusy", "suspend20"];
 /// Modes that the search never sees.
-pub const HELD_OUT: [&str; 3] = ["defer20", "napibusy", "suspend50"];
+pub const HELD_OUT: [&str; 3] = ["defer100", "napibusy", "suspend50"];
 
 /// All modes of the bench.
 pub fn modes() -> Vec<Mode> {
@@ -78,6 +83,14 @@ pub struct Trained {
     pub p99_us: Measured,
     /// CPU of the server, in percent.
     pub cpu_percent: Measured,
+}
+
+impl Trained {
+    /// How uncertain its medians are, as a share of what a prediction may be off by: above 1 the row tells nothing.
+    pub fn unsteadiness(&self) -> f64 {
+        let avg = self.avg_us.uncertain / (LATENCY_LIMIT * self.avg_us.median.max(1e-3));
+        avg.max(self.cpu_percent.uncertain / CPU_LIMIT)
+    }
 }
 
 /// A mode as its name.
@@ -138,47 +151,74 @@ pub enum TrainingError {
     },
 }
 
-/// Rounds at most, for each that is asked for: what was disturbed is repeated.
-pub const PATIENCE: u32 = 2;
+/// Runs of a row with one server, one after the other among those of the other rows of its mode. Many short runs in place
+/// of a few long ones: what disturbs the machine for some milliseconds then spoils a few of them, and not the median.
+const RUNS_A_SERVER: u32 = 4;
 
-/// Benches the modes at the loads until every row has as many undisturbed runs as there are to be repetitions, or patience is
-/// at its end.
+/// Runs of each row that there must be, however long that takes.
+const LEAST_RUNS: usize = 3;
+
+/// Benches the modes at the loads: as many runs of every row as there are to be repetitions, and after that, until `time` is
+/// over, more of the mode that has the least steady row, unless all are steady.
 ///
 /// # Errors
 /// [`TrainingError`]; nothing is left behind.
 pub fn bench(
     world: World,
-    part: Part,
+    part: &Part,
     loads: &[Load],
     conditions: &Conditions,
+    time: Duration,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<Trained>, TrainingError> {
-    let wanted = conditions.repetitions;
-    let parts = [part];
-    let mut runs = Vec::new();
-    for round in 0..wanted * PATIENCE {
-        let seed = conditions.seed.wrapping_add(u64::from(round));
-        let one = Conditions { repetitions: 1, seed, ..conditions.clone() };
-        let before = runs.len();
-        runs.extend(measure(&parts, &one, &mut |at| {
-            let all = at.all * wanted as usize;
-            let done = before + at.done;
-            progress(Progress { all: all.max(done), done, ..at });
-        })?);
-        if round + 1 >= wanted && least_undisturbed(&runs) >= wanted as usize {
+    let mut random = StdRng::seed_from_u64(conditions.seed);
+    let (since, mut runs) = (Instant::now(), Vec::new());
+    let mut order: Vec<Mode> = Vec::new();
+    let mut left = conditions.repetitions;
+    let (rows_of_mode, modes) = (loads.len(), modes());
+    let mut all = modes.len() * rows_of_mode * left as usize;
+    loop {
+        let is_over = since.elapsed() >= time;
+        let enough = least_runs(&runs, &modes, loads) >= LEAST_RUNS.min(conditions.repetitions as usize);
+        if is_over && enough {
             break;
+        }
+        if order.is_empty() && left > 0 {
+            order.clone_from(&modes);
+            order.shuffle(&mut random);
+        }
+        let (mode, each) = match order.last() {
+            Some(mode) => (*mode, left.min(RUNS_A_SERVER)),
+            None => match least_steady(&rows(world, &runs, loads, conditions.duration)?) {
+                Some(mode) => (mode, RUNS_A_SERVER),
+                None => break,
+            },
+        };
+        let mut of_mode: Vec<Load> = (0..each).flat_map(|_| loads).copied().collect();
+        of_mode.shuffle(&mut random);
+        all = all.max(runs.len() + of_mode.len());
+        progress(Progress { world: part.bed().setup().world, mode, done: runs.len(), all });
+        runs.extend(part.bed().measure(mode, &of_mode, random.random(), conditions)?);
+        if order.pop().is_some() && order.is_empty() {
+            left -= each;
         }
     }
     rows(world, &runs, loads, conditions.duration)
 }
 
-/// How many undisturbed runs the row has that has the fewest.
-fn least_undisturbed(runs: &[Run]) -> usize {
-    let of_row = |of: &Run| {
-        let same = runs.iter().filter(|run| run.mode == of.mode && run.load == of.load);
-        same.filter(|run| run.notes.is_empty()).count()
-    };
-    runs.iter().map(of_row).min().unwrap_or(0)
+/// Runs of the row that has the fewest.
+fn least_runs(runs: &[Run], modes: &[Mode], loads: &[Load]) -> usize {
+    let of_row = |mode, load| runs.iter().filter(|run| run.mode == mode && run.load == load).count();
+    modes.iter().flat_map(|mode| loads.iter().map(move |load| of_row(*mode, *load))).min().unwrap_or(0)
+}
+
+/// A row is steady enough once its medians are certain to this share of what they may be off by to tell anything.
+const STEADY: f64 = 0.3;
+
+/// The mode of the row that is the least steady, unless all are steady enough.
+fn least_steady(rows: &[Trained]) -> Option<Mode> {
+    let worst = rows.iter().max_by(|a, b| a.unsteadiness().total_cmp(&b.unsteadiness()))?;
+    (worst.unsteadiness() > STEADY).then_some(worst.mode)
 }
 
 /// The rows of these runs, each of this duration, in the order of the table.

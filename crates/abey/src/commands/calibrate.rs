@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use abey_bench::datapath::Memory;
 use abey_bench::linux::Linux;
@@ -27,7 +27,7 @@ use crate::output::{print_document, print_text};
 /// Measure what this machine costs, into a host profile that `abey plan --profile` and `abey sim` take
 ///
 /// System calls, wake-ups, timers, polls and packets are measured one by one; what cannot be isolated is fitted to a short
-/// bench of four modes at the lowest and the highest of the loads. The other modes and loads of that bench are not fitted:
+/// bench of five modes at the lowest and the highest of the loads. The other modes and loads of that bench are not fitted:
 /// they are predicted, and the table shows both. In the datapath world the built-in server is benched over a shared-memory
 /// NIC; in the linux world memcached (or the built-in server) over a veth pair between two network namespaces, which needs
 /// root. Nothing is left behind but the profile.
@@ -44,11 +44,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RATE,..", value_delimiter = ',', default_value = "20k,30k,40k")]
     loads: Vec<Load>,
     /// How long one run is measured
-    #[arg(long, value_name = "TIME", default_value = "200ms")]
+    #[arg(long, value_name = "TIME", default_value = "60ms")]
     duration: Nanos,
-    /// Runs of each mode at each load
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    /// Runs of each mode at each load; then more where runs differ, for as long as --time says
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     reps: u32,
+    /// How long to bench each world; fewer runs than --reps if they take longer
+    #[arg(long, value_name = "TIME", default_value = "70s")]
+    time: Nanos,
     /// Connections to the server
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=4000))]
     connections: u32,
@@ -104,7 +107,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         seed: args.seed.unwrap_or_else(rand::random),
         stop: Arc::clone(&stop),
     };
-    announce(&args, &worlds, loads.len(), conditions.seed);
+    announce(&args, &worlds, conditions.seed);
     let mut done = Vec::new();
     for (world, path) in files {
         match calibrate(world, path, &loads, &conditions, &args) {
@@ -124,11 +127,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// How long each run goes on before it is measured, and is watched to prove its mode.
-const WARMUP: Duration = Duration::from_millis(100);
-/// Starting a server, and connecting to it.
-const START: Duration = Duration::from_millis(300);
-/// Between the run that proves a mode and the one that is measured, and around both.
-const BETWEEN: Duration = Duration::from_millis(80);
+const WARMUP: Duration = Duration::from_millis(30);
+/// What is measured alone, before the bench; and predicting every row, after the search.
+const AROUND: Duration = Duration::from_secs(8);
+/// A candidate of the search.
+const CANDIDATE: Duration = Duration::from_millis(30);
+/// The search ends after this, however many candidates there were to be, for each that takes [`CANDIDATE`].
+const SEARCH_PATIENCE: u32 = 2;
 
 fn checked_loads(args: &Args) -> Result<Vec<Load>, Failure> {
     let mut loads = args.loads.clone();
@@ -144,6 +149,9 @@ fn checked_loads(args: &Args) -> Result<Vec<Load>, Failure> {
     }
     if args.duration < Nanos::from_millis(50) || args.duration > Nanos::from_millis(10_000) {
         return Err(Failure::usage(format!("--duration {} is out of range: it goes from 50ms to 10s", args.duration)));
+    }
+    if args.time < Nanos::from_millis(1_000) || args.time > Nanos::from_millis(3_600_000) {
+        return Err(Failure::usage(format!("--time {} is out of range: it goes from 1s to 1h", args.time)));
     }
     Ok(loads)
 }
@@ -195,20 +203,16 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// Says how long it is going to take.
-fn announce(args: &Args, worlds: &[World], loads: usize, seed: u64) {
-    let runs = WARMUP + BETWEEN + Duration::from(args.duration);
-    let round = (START + runs * loads as u32) * training::modes().len() as u32;
-    let search = Duration::from_millis(30) * args.evaluations;
-    let each = round * args.reps + search + Duration::from_secs(5);
+fn announce(args: &Args, worlds: &[World], seed: u64) {
+    let search = CANDIDATE * args.evaluations;
+    let each = Duration::from(args.time) + search + AROUND;
     let names: Vec<String> = worlds.iter().map(World::to_string).collect();
-    let all = each * worlds.len() as u32;
-    let tens = |span: Duration| span.as_secs().div_ceil(10) * 10;
-    let most = all + round * args.reps * (training::PATIENCE - 1) * worlds.len() as u32;
+    let tens = |span: Duration| (span * worlds.len() as u32).as_secs().div_ceil(10) * 10;
     eprintln!(
         "abey: calibrating {}, about {} s, and up to {} s if other programs run meanwhile; seed {seed}",
         names.join(" and "),
-        tens(all),
-        tens(most)
+        tens(each),
+        tens(each + search * (SEARCH_PATIENCE - 1))
     );
 }
 
@@ -275,11 +279,18 @@ fn calibrate(
     let text = text(&subject);
     let bar = bench::progress_bar();
     let part = Part::new(bed, &training::modes(), loads, None)?;
-    let rows = training::bench(world, part, loads, conditions, &mut |Progress { mode, done, all, .. }| {
-        bar.set_length(all as u64);
-        bar.set_position(done as u64);
-        bar.set_message(format!("{mode} ({world})"));
-    });
+    let rows = training::bench(
+        world,
+        &part,
+        loads,
+        conditions,
+        args.time.into(),
+        &mut |Progress { mode, done, all, .. }| {
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+            bar.set_message(format!("{mode} ({world})"));
+        },
+    );
     bar.finish_and_clear();
     let fitted = search(world, &text, &rows?, conditions, args)?;
     write(&path, &fitted.0.text)?;
@@ -325,8 +336,10 @@ fn search(
     bar.set_length(args.evaluations.into());
     bar.set_message(format!("fitting ({world})"));
     let effort = fit::Effort { evaluations: args.evaluations as usize, ..fit::Effort::default() };
+    let (since, most) = (Instant::now(), CANDIDATE * args.evaluations * SEARCH_PATIENCE);
     let stop = || conditions.stop.load(Ordering::Relaxed);
-    let fitted = fit::fit(world, text, rows, effort, &stop, &mut |done, _| bar.set_position(done as u64));
+    let is_over = || stop() || since.elapsed() > most;
+    let fitted = fit::fit(world, text, rows, effort, &is_over, &mut |done, _| bar.set_position(done as u64));
     bar.finish_and_clear();
     if stop() {
         return Err(Ended::Stopped);
