@@ -20,6 +20,7 @@ pub mod process;
 pub mod spawn;
 pub mod steer;
 pub mod tracefs;
+pub mod units;
 pub mod verdict;
 pub mod veth;
 mod xps;

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use abey_delivery::Mode;
 use abey_linux::apply::{Change, Place, Plan, Restored, Step, Target, Transaction, restore_abandoned};
-use abey_linux::cpu::{CpuList, Scheduling, SchedulingPolicy};
+use abey_linux::counters::Interrupts;
+use abey_linux::cpu::{CpuList, Scheduling, SchedulingPolicy, irq_affinity};
 use abey_linux::device::{DeviceId, device_named};
 use abey_linux::ethtool::{ChannelCounts, FlowProtocol, FlowTarget, PortFlow};
 use abey_linux::machine::{DeviceState, Feature, Link, MachineError, Snapshot, Why};
@@ -280,4 +281,44 @@ fn without_capabilities_the_one_that_lacks_is_named() {
     for (error, capability) in errors.iter().zip(["CAP_NET_ADMIN", "CAP_NET_ADMIN", "CAP_SYS_NICE"]) {
         assert!(error.contains(capability) && error.contains("near0"), "{error}");
     }
+}
+
+/// An interrupt that nobody needs: of a virtio device's queue for something that never happened since boot.
+fn idle_irq() -> Option<u32> {
+    let all = Interrupts::read().expect("/proc/interrupts");
+    let unused = all.lines.iter().filter(|line| line.total() == 0 && line.description.contains("MSI"));
+    let mut unused =
+        unused.filter(|line| ["-config", "-inflate", "-deflate"].iter().any(|end| line.description.ends_with(end)));
+    let found = unused.find_map(|line| line.irq.parse().ok().filter(|irq| irq_affinity(*irq).is_ok()));
+    if found.is_none() {
+        eprintln!("skipped: every interrupt is used, or cannot be moved");
+    }
+    found
+}
+
+#[test]
+fn an_interrupt_goes_to_its_cpus_and_back() {
+    let Some(mut bed) = Bed::new(1) else { return };
+    let (Some(irq), online) = (idle_irq(), CpuList::online().expect("CPUs")) else { return };
+    let before = irq_affinity(irq).expect("readable");
+    let Some(target) = online.iter().map(CpuList::from).find(|one| *one != before) else {
+        eprintln!("skipped: this machine has one CPU");
+        return;
+    };
+    let journals = tempfile::tempdir().expect("directory");
+    let change = Change::Irq { device: bed.id(), irq, cpus: target.clone() };
+    let mut transaction = bed.begin(&journals);
+    assert_eq!(transaction.make(&change).expect("possible").changes.len(), 1);
+    assert_eq!(irq_affinity(irq).expect("readable"), target);
+    assert_eq!(transaction.make(&change).expect("possible").changes, []);
+    let kept = transaction.steps().to_vec();
+    assert!(matches!(transaction.roll_back().expect("possible")[..], [Restored::Back(Step::Irq { .. })]));
+    assert_eq!(irq_affinity(irq).expect("readable"), before);
+    // Kept, and put back as a change of its own.
+    let mut transaction = bed.begin(&journals);
+    transaction.make(&change).expect("possible");
+    let (made, left) = transaction.put_back(&kept[0]).expect("possible");
+    assert_eq!((made.changes.len(), left), (1, false));
+    transaction.finish().keep();
+    assert_eq!(irq_affinity(irq).expect("readable"), before);
 }

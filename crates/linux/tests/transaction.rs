@@ -21,7 +21,7 @@ fn wishes() -> Vec<Change> {
     let cpus = |text: &str| text.parse().expect("CPUs");
     let mut all = vec![
         Change::Channels { device: device.clone(), counts },
-        Change::Spread { device: device.clone(), context: 0, queues: vec![0, 1, 2, 3] },
+        Change::Spread { device: device.clone(), context: 0, queues: vec![0, 1, 2, 3, 7] },
         Change::Context { device: device.clone(), queues: vec![4, 5, 6, 7] },
     ];
     for protocol in [FlowProtocol::Tcp4, FlowProtocol::Tcp6] {
@@ -62,7 +62,7 @@ fn everything_is_in_force_and_twice_is_once() {
     let kernel = used();
     make_all(&kernel).expect("possible").keep();
     let after = kernel.nic().clone();
-    assert_eq!(after.contexts[&0].queues(), [0, 1, 2, 3].into());
+    assert_eq!(after.contexts[&0].queues(), [0, 1, 2, 3, 7].into());
     assert_eq!(after.contexts[&1].queues(), [4, 5, 6, 7].into());
     let rules: Vec<String> = after.rules.values().map(|rule| format!("{rule}")).collect();
     assert_eq!(rules, ["tcp6/80 to RSS context 1", "tcp4/80 to RSS context 1"]);
@@ -177,4 +177,57 @@ fn what_somebody_else_changed_since_is_left_to_them() {
         }
     }
     assert!(matches!(seen[..], [Step::Irq { irq: 44, .. }]), "{seen:?}");
+}
+
+#[test]
+fn what_was_kept_goes_back_as_a_change_of_its_own() {
+    let kernel = used();
+    let before = kernel.nic().clone().without_ids();
+    let mut transaction = Transaction::begin(kernel.clone(), None);
+    for wish in wishes() {
+        transaction.make(&wish).expect("possible");
+    }
+    let steps = transaction.steps().to_vec();
+    transaction.finish().keep();
+    let kept = kernel.nic().clone().without_ids();
+    // What is of instances comes last: a change of the channels gives them other numbers, for a rollback too.
+    let of_instance = |step: &&Step| matches!(step, Step::Irq { .. } | Step::Thread { .. } | Step::Napi { .. });
+    let in_order =
+        || steps.iter().rev().filter(|step| !of_instance(step)).chain(steps.iter().rev().filter(of_instance));
+    // Rolled back, it is all as it was kept; carried through, as it was before; and twice is once.
+    for (keep, wanted) in [(false, &kept), (true, &before), (true, &before)] {
+        kernel.fate().log.clear();
+        let mut transaction = Transaction::begin(kernel.clone(), None);
+        for step in in_order() {
+            let since = steps.iter().find_map(|other| step.since_before(other));
+            transaction.put_back(since.as_ref().unwrap_or(step)).expect("possible");
+        }
+        match keep {
+            true => transaction.finish().keep(),
+            false => drop(transaction.roll_back().expect("possible")),
+        }
+        let now = kernel.nic().clone().without_ids();
+        assert_eq!((now.channels, &now.xps, &now.irqs), (wanted.channels, &wanted.xps, &wanted.irqs));
+        assert_eq!((&now.napis, &now.threads), (&wanted.napis, &wanted.threads));
+        assert_eq!((now.ntuple, now.rules.len(), &now.contexts), (wanted.ntuple, wanted.rules.len(), &wanted.contexts));
+    }
+    assert_eq!(kernel.fate().log, Vec::<String>::new());
+}
+
+#[test]
+fn what_somebody_else_changed_since_is_not_put_back() {
+    let kernel = used();
+    let mut transaction = Transaction::begin(kernel.clone(), None);
+    let cpus = |text: &str| text.parse().expect("CPUs");
+    transaction.make(&Change::Irq { device: nic(), irq: 41, cpus: cpus("4") }).expect("possible");
+    transaction.make(&Change::Xps { device: nic(), queue: 1, cpus: cpus("4") }).expect("possible");
+    let steps = transaction.steps().to_vec();
+    transaction.finish().keep();
+    kernel.nic().irqs.insert(41, cpus("7"));
+    let mut transaction = Transaction::begin(kernel.clone(), None);
+    let left: Vec<bool> = steps.iter().map(|step| transaction.put_back(step).expect("possible").1).collect();
+    transaction.finish().keep();
+    assert_eq!(left, [true, false]);
+    let nic = kernel.nic();
+    assert_eq!((nic.irqs[&41].to_string(), nic.xps[&1].to_string()), ("7".to_owned(), "2".to_owned()));
 }

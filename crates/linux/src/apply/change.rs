@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::path::PathBuf;
 
 use crate::cpu::{CpuList, Scheduling};
 use crate::device::DeviceId;
@@ -11,8 +12,7 @@ use crate::machine::{MachineError, ThreadState};
 use crate::process::start_time;
 
 use super::kernel::Kernel;
-use super::step::{HeldByQueue, HeldByQueues, Step};
-use super::wire::SettingsRecord;
+use super::step::{HeldByQueues, Step};
 
 /// What shall be, whatever it is now. Settings of NAPI instances are not here: those are a [`Plan`](super::Plan).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +99,23 @@ pub enum Change {
         /// The CPUs.
         cpus: CpuList,
     },
+    /// Queues, by their numbers, have what they had once; those that are not there are left out. A thread is there only
+    /// once its instance is threaded: for those it takes a second time.
+    Queues {
+        /// The device.
+        device: DeviceId,
+        /// What they had.
+        held: HeldByQueues,
+    },
+    /// A unit has this drop-in.
+    DropIn {
+        /// The unit.
+        unit: String,
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        text: String,
+    },
 }
 
 impl Change {
@@ -158,6 +175,13 @@ impl Change {
                 thread(kernel, &device.name, *napi, cpus.as_ref(), scheduling.as_ref())
             }
             Self::Process { pid, cpus } => process(kernel, *pid, cpus),
+            Self::Queues { device, held } => held.steps(kernel, device),
+            Self::DropIn { unit, path, text } => {
+                let (before, after) = (kernel.drop_in(path)?, Some(text.clone()));
+                let (unit, path) = (unit.clone(), path.clone());
+                let different = before != after;
+                Ok(different.then_some(Step::DropIn { unit, path, before, after }).into_iter().collect())
+            }
         }
     }
 
@@ -170,7 +194,11 @@ impl Change {
     }
 }
 
-fn channels<K: Kernel>(kernel: &mut K, device: &DeviceId, counts: &ChannelCounts) -> Result<Vec<Step>, MachineError> {
+pub(super) fn channels<K: Kernel>(
+    kernel: &mut K,
+    device: &DeviceId,
+    counts: &ChannelCounts,
+) -> Result<Vec<Step>, MachineError> {
     let now = kernel.channels(device)?;
     let after = counts.beyond(&now);
     if after.is_empty() {
@@ -185,25 +213,6 @@ fn channels<K: Kernel>(kernel: &mut K, device: &DeviceId, counts: &ChannelCounts
     let before = same_kinds(now.counts());
     let held = HeldByQueues::read(kernel, device, now.tx.now + now.combined.now);
     Ok(vec![Step::Channels { device: device.clone(), before, after, held }])
-}
-
-impl HeldByQueues {
-    /// What is set on the queues of a device; what cannot be read is not there to be lost.
-    fn read<K: Kernel>(kernel: &mut K, device: &DeviceId, transmit_queues: u32) -> Self {
-        let mut queues = Vec::new();
-        for (queue, napi) in kernel.queue_napis(device).unwrap_or_default() {
-            queues.push(HeldByQueue {
-                queue,
-                napi: SettingsRecord::from(&napi.settings()),
-                irq_cpus: napi.irq.and_then(|irq| kernel.irq(&device.name, irq).ok()),
-                thread: napi.thread.and_then(|tid| kernel.thread(&device.name, tid).ok()),
-            });
-        }
-        let maps = (0..transmit_queues).filter_map(|queue| Some((queue, kernel.xps(device, queue).ok()?)));
-        let xps = maps.filter(|(_, cpus)| !cpus.is_empty()).collect();
-        let table = kernel.rss(device, DEFAULT_CONTEXT).ok().map(|context| context.table);
-        Self { queues, xps, table }
-    }
 }
 
 /// How often each queue stands in a table, which is what matters of it.
@@ -296,7 +305,8 @@ fn process<K: Kernel>(kernel: &mut K, pid: u32, cpus: &CpuList) -> Result<Vec<St
     if before.iter().all(|(_, now)| now == cpus) {
         return Ok(Vec::new());
     }
-    Ok(vec![Step::Process { pid, started: start_time(pid).unwrap_or(0), before, after: cpus.clone() }])
+    let started = start_time(pid).unwrap_or(0);
+    Ok(vec![Step::Process { pid, started, before, after: cpus.clone(), but: Vec::new() }])
 }
 
 impl fmt::Display for Change {
@@ -324,6 +334,8 @@ impl fmt::Display for Change {
                 scheduling.map_or(Ok(()), |scheduling| write!(f, " as {scheduling}"))
             }
             Self::Process { pid, cpus } => write!(f, "process {pid} on CPUs {cpus}"),
+            Self::Queues { device, .. } => write!(f, "{device}: its queues as they were"),
+            Self::DropIn { unit, path, .. } => write!(f, "{unit}: drop-in {}", path.display()),
         }
     }
 }

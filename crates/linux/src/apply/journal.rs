@@ -117,7 +117,7 @@ fn write_draft<T>(
     publish: impl FnOnce(&Path) -> io::Result<T>,
 ) -> Result<T, JournalError> {
     let pid = std::process::id();
-    let draft = directory.join(format!("{pid}-{}.draft", DRAFTS.fetch_add(1, Ordering::Relaxed)));
+    let draft = draft_in(directory);
     let failed = |source| JournalError::File { action: "write", path: draft.clone(), source };
     let started = start_time(pid).unwrap_or(0);
     let record = Record { pid, started, netns_inode, steps: steps.to_vec() };
@@ -130,6 +130,22 @@ fn write_draft<T>(
         let _ = fs::remove_file(&draft);
         failed(error)
     })
+}
+
+/// A name for a file that is being written, of which [`restore_abandoned`] sees whose it is.
+pub(super) fn draft_in(directory: &Path) -> PathBuf {
+    directory.join(format!("{}-{}.draft", std::process::id(), DRAFTS.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// Removes what processes that no longer run had begun to write.
+fn remove_drafts(directory: &Path) {
+    for path in fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let writer = name.strip_suffix(".draft").and_then(|name| name.split_once('-')?.0.parse().ok());
+        if writer.is_some_and(|pid| start_time(pid).is_none()) {
+            let _ = fs::remove_file(&path);
+        }
+    }
 }
 
 /// How many this process has begun to write: its threads may do so at the same time.
@@ -213,14 +229,36 @@ pub(super) fn live_journals(
     Ok(live.map(of).collect())
 }
 
+/// What processes that no longer run had changed in a namespace and not put back.
+///
+/// # Errors
+/// What could not be read.
+pub fn abandoned(directory: &Path, netns: &NetNs) -> Result<Vec<Step>, JournalError> {
+    let mine = |(_, record): &(PathBuf, Record)| record.netns_inode == netns.inode() && !record.is_live();
+    Ok(records(directory)?.into_iter().filter(mine).flat_map(|(_, record)| record.steps).collect())
+}
+
 /// Puts back what processes that no longer run had changed. Journals of live processes are left alone.
 ///
 /// # Errors
 /// What could not be read or put back; its journal stays, and those before it are done.
 pub fn restore_abandoned(directory: &Path) -> Result<Vec<Restored>, JournalError> {
+    restore(directory, |_| true)
+}
+
+/// As [`restore_abandoned`], in one namespace.
+///
+/// # Errors
+/// As there.
+pub fn restore_abandoned_in(directory: &Path, netns: &NetNs) -> Result<Vec<Restored>, JournalError> {
+    restore(directory, |record| record.netns_inode == netns.inode())
+}
+
+fn restore(directory: &Path, meant: impl Fn(&Record) -> bool) -> Result<Vec<Restored>, JournalError> {
     let mut restored = Vec::new();
+    remove_drafts(directory);
     for (path, record) in records(directory)? {
-        if record.is_live() {
+        if record.is_live() || !meant(&record) {
             continue;
         }
         // A namespace that nobody lives in and that has no name is gone, with its devices and their settings.

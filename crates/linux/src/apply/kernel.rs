@@ -1,6 +1,9 @@
 //! What steps ask of the kernel, as a trait: so that their order and their undoing can be held against a kernel that
 //! does what no NIC at hand does.
 
+use std::io;
+use std::path::Path;
+
 use crate::cpu::{CpuError, CpuList, Scheduling, irq_affinity, set_irq_affinity, set_thread_affinity, thread_affinity};
 use crate::device::DeviceId;
 use crate::ethtool::channels::{channels, set_channels};
@@ -10,6 +13,7 @@ use crate::features::{features, set_features};
 use crate::machine::{Capability, MachineError, ThreadState};
 use crate::napi::{Napi, NapiChange, napi, napis, rx_queues, set_napi};
 use crate::process::ProcessError;
+use crate::units;
 use crate::xps::{parse_mask, to_mask};
 
 use super::place::Place;
@@ -69,6 +73,12 @@ pub trait Kernel {
     fn device_file(&mut self, device: &str, file: &str) -> Result<String, MachineError>;
     /// Writes it.
     fn set_device_file(&mut self, device: &str, file: &str, value: &str) -> Result<(), MachineError>;
+    /// What a drop-in of a unit says; `None` if it is not there.
+    fn drop_in(&mut self, path: &Path) -> Result<Option<String>, MachineError>;
+    /// Replaces it; `None` removes it.
+    fn set_drop_in(&mut self, path: &Path, text: Option<&str>) -> Result<(), MachineError>;
+    /// Lets systemd read its units again.
+    fn reload_units(&mut self) -> Result<(), MachineError>;
     /// The number of the namespace.
     fn network_namespace(&self) -> u64;
 }
@@ -235,9 +245,27 @@ impl Kernel for Place {
         self.write(device, file, value).map_err(|error| no_device(error, file))
     }
 
+    fn drop_in(&mut self, path: &Path) -> Result<Option<String>, MachineError> {
+        units::read(path).map_err(|error| of_drop_in("read", path, &error))
+    }
+
+    fn set_drop_in(&mut self, path: &Path, text: Option<&str>) -> Result<(), MachineError> {
+        let verb = if text.is_some() { "write" } else { "remove" };
+        units::write(path, text).map_err(|error| of_drop_in(verb, path, &error))
+    }
+
+    fn reload_units(&mut self) -> Result<(), MachineError> {
+        let (device, action) = (String::new(), "let systemd read the drop-ins".to_owned());
+        units::reload().map_err(|reason| MachineError::Refused { device, action, reason, errno: None })
+    }
+
     fn network_namespace(&self) -> u64 {
         self.netns_inode
     }
+}
+
+fn of_drop_in(verb: &str, path: &Path, error: &io::Error) -> MachineError {
+    MachineError::from_io("", &format!("{verb} {}", path.display()), Capability::DacOverride, error)
 }
 
 impl Place {

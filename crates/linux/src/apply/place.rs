@@ -65,6 +65,12 @@ impl Place {
         self.netns_inode
     }
 
+    /// A number of the namespace that no other one gets until the machine restarts (`SO_NETNS_COOKIE`): inode numbers
+    /// are used again. On a kernel without it (before 5.14) the inode number.
+    pub fn namespace_cookie(&self) -> u64 {
+        self.long_answers.namespace_cookie().unwrap_or(self.netns_inode)
+    }
+
     /// Reads a file below `/sys/class/net/DEVICE`, without the line's end.
     pub(super) fn read(&self, device: &str, file: &str) -> Result<String, MachineError> {
         let read = self.directory(device).and_then(|directory| read_at(directory.as_fd(), file));

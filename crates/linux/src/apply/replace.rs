@@ -39,7 +39,7 @@ fn merge(steps: &[Step]) -> Vec<Step> {
 }
 
 /// Two steps as one, where both are of the same instance or the same file.
-fn join(first: &Step, second: &Step) -> Option<Step> {
+pub(super) fn join(first: &Step, second: &Step) -> Option<Step> {
     match (first, second) {
         (Step::Napi { id, device, before, change }, Step::Napi { id: other, change: later, .. }) if id == other => {
             let change = NapiChange::from(later).over(NapiChange::from(change));

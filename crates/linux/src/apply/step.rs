@@ -1,6 +1,7 @@
 //! One change, with what was there before.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -144,6 +145,20 @@ pub enum Step {
         before: Vec<(u32, CpuList)>,
         /// What they shall be.
         after: CpuList,
+        /// Threads that shall have others.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        but: Vec<(u32, CpuList)>,
+    },
+    /// The drop-in of a unit.
+    DropIn {
+        /// The unit.
+        unit: String,
+        /// The file.
+        path: PathBuf,
+        /// What it said before; `None` where it was not there.
+        before: Option<String>,
+        /// What it shall say; `None` if it goes.
+        after: Option<String>,
     },
 }
 
@@ -280,9 +295,19 @@ impl Step {
                 }
                 found
             }
-            Self::Process { pid, before, after, .. } => {
+            Self::Process { pid, before, after, but, .. } => {
                 let all: CpuList = before.iter().flat_map(|(_, cpus)| cpus.iter()).collect();
+                let others = but.iter().flat_map(|(_, cpus)| cpus.iter());
+                let after: CpuList = after.iter().chain(others).collect();
                 of("", &format!("process {pid}"), "cpus", all.to_string(), after.to_string())
+            }
+            Self::DropIn { unit, path, before, after } => {
+                let word = |text: &Option<String>| match text {
+                    Some(_) if text == after => format!("{}, from its next start on", path.display()),
+                    Some(_) => "other".to_owned(),
+                    None => none(),
+                };
+                of("", unit, "drop-in", word(before), word(after))
             }
         }
     }
@@ -303,20 +328,23 @@ impl Step {
             | Self::RuleInserted { device, .. }
             | Self::RuleDeleted { device, .. }
             | Self::Xps { device, .. } => Some(&device.name),
-            Self::Process { .. } => None,
+            Self::Process { .. } | Self::DropIn { .. } => None,
         }
     }
 
     /// Whether both change the same thing, so that only one of two may hold it.
     #[must_use]
     pub(super) fn is_about_what(&self, other: &Self) -> bool {
-        use Step::{Channels, DeviceFile, Irq, Napi, Process, RssTable, RuleDeleted, RuleInserted, Thread, Xps};
+        use Step::{
+            Channels, DeviceFile, DropIn, Irq, Napi, Process, RssTable, RuleDeleted, RuleInserted, Thread, Xps,
+        };
         let same_device = self.device() == other.device();
         match (self, other) {
             (Napi { id, .. }, Napi { id: other, .. }) => id == other,
             (Irq { irq, .. }, Irq { irq: other, .. }) => irq == other,
             (Thread { napi, .. }, Thread { napi: other, .. }) => napi == other,
             (Process { pid, .. }, Process { pid: other, .. }) => pid == other,
+            (DropIn { path, .. }, DropIn { path: other, .. }) => path == other,
             // A file holds for every instance, and new queues take everything with them that was set on the old ones.
             (DeviceFile { .. }, DeviceFile { .. } | Napi { .. }) | (Napi { .. }, DeviceFile { .. }) => same_device,
             (Channels { .. }, _) | (_, Channels { .. }) => same_device,
@@ -330,10 +358,26 @@ impl Step {
         }
     }
 
+    /// The step from before an earlier change of the channels, where it is the default table and that knows it: what the
+    /// table was in between names queues that are about to go, which the kernel then keeps from going.
+    #[must_use]
+    pub fn since_before(&self, earlier: &Self) -> Option<Self> {
+        let (
+            Self::RssTable { device, context: DEFAULT_CONTEXT, before, after },
+            Self::Channels { device: changed, held: HeldByQueues { table: Some(first), .. }, .. },
+        ) = (self, earlier)
+        else {
+            return None;
+        };
+        let fits = device == changed && first.len() == before.len();
+        let (device, before, after) = (device.clone(), first.clone(), after.clone());
+        fits.then_some(Self::RssTable { device, context: DEFAULT_CONTEXT, before, after })
+    }
+
     /// Whether it is about something that belongs to the whole machine, not to a network namespace.
     #[must_use]
     pub(super) fn is_of_the_machine(&self) -> bool {
-        matches!(self, Self::Irq { .. } | Self::Thread { .. } | Self::Process { .. })
+        matches!(self, Self::Irq { .. } | Self::Thread { .. } | Self::Process { .. } | Self::DropIn { .. })
     }
 
     /// What it holds, for the message that it is held.
@@ -343,6 +387,7 @@ impl Step {
             Self::Irq { irq, device, .. } => format!("IRQ {irq} of {device}"),
             Self::Thread { napi, device, .. } => format!("the thread of NAPI {napi} of {device}"),
             Self::Process { pid, .. } => format!("the CPUs of process {pid}"),
+            Self::DropIn { unit, .. } => format!("the drop-in of {unit}"),
             other => other.device().unwrap_or_default().to_owned(),
         }
     }

@@ -89,7 +89,11 @@ impl Step {
                     return Err(kept(device, &action, format!("{scheduling} on CPUs {cpus}")));
                 }
             }
-            Self::Process { pid, after, .. } => pin_process(kernel, *pid, after)?,
+            Self::Process { pid, after, but, .. } => {
+                pin_process(kernel, *pid, after)?;
+                but.iter().try_for_each(|(tid, cpus)| pin(kernel, *tid, cpus))?;
+            }
+            Self::DropIn { path, after, .. } => kernel.set_drop_in(path, after.as_deref())?,
         }
         Ok(None)
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::machine::MachineError;
+use crate::units::is_systemds;
 
 use super::change::Change;
 use super::journal::{Journal, Restored, live_journals, lock};
@@ -29,6 +30,8 @@ pub struct Made {
     pub changes: Vec<SettingChange>,
     /// The RSS context that serves a [`Change::Context`].
     pub context: Option<u32>,
+    /// The steps that were taken.
+    pub steps: Vec<Step>,
 }
 
 impl<K: Kernel> Transaction<K> {
@@ -56,10 +59,50 @@ impl<K: Kernel> Transaction<K> {
     pub fn make(&mut self, change: &Change) -> Result<Made, ApplyError> {
         let steps = change.steps(&mut self.applied.place)?;
         if steps.is_empty() {
-            return Ok(Made { changes: Vec::new(), context: change.context(&mut self.applied.place)? });
+            return Ok(Made { context: change.context(&mut self.applied.place)?, ..Made::default() });
         }
-        let changes = steps.iter().flat_map(Step::changes).collect();
-        Ok(Made { context: self.take(steps, |_| false)?, changes })
+        self.make_steps(steps, |_| false)
+    }
+
+    fn make_steps(&mut self, steps: Vec<Step>, also_mine: impl Fn(&Step) -> bool) -> Result<Made, ApplyError> {
+        let context = self.take(steps.clone(), also_mine)?;
+        Ok(Made { changes: steps.iter().flat_map(Step::changes).collect(), context, steps })
+    }
+
+    /// Puts back what was there before a step of long ago, unless somebody else has changed it since. Where queues are
+    /// made anew for it, they get what they had before the step. Whether something was left to others is the answer's
+    /// second part; what has gone is nothing to be done.
+    ///
+    /// # Errors
+    /// As [`Transaction::make`].
+    pub fn put_back(&mut self, step: &Step) -> Result<(Made, bool), ApplyError> {
+        let reversal = match step.reversal(&mut self.applied.place) {
+            Err(error) if error.is_gone() => return Ok((Made::default(), false)),
+            other => other?,
+        };
+        if reversal.steps.is_empty() {
+            return Ok((Made::default(), reversal.left));
+        }
+        let mut made = self.make_steps(reversal.steps, |_| false)?;
+        if let Step::Channels { device, held, .. } = step {
+            let queues = Change::Queues { device: device.clone(), held: held.clone() };
+            // A thread is there only once its instance is threaded.
+            for _ in 0..2 {
+                let Made { changes, steps, .. } = self.make(&queues)?;
+                made.changes.extend(changes);
+                made.steps.extend(steps);
+            }
+        }
+        Ok((made, reversal.left))
+    }
+
+    /// Lets systemd read the drop-ins that were changed; what runs is left alone.
+    ///
+    /// # Errors
+    /// When it did not.
+    pub fn reload_units(&mut self) -> Result<(), ApplyError> {
+        let read = |step: &Step| matches!(step, Step::DropIn { path, .. } if is_systemds(path));
+        if self.applied.done.iter().any(read) { Ok(self.applied.place.reload_units()?) } else { Ok(()) }
     }
 
     /// Makes planned changes of NAPI settings.
@@ -67,10 +110,8 @@ impl<K: Kernel> Transaction<K> {
     /// # Errors
     /// As [`Transaction::make`].
     pub fn make_plan(&mut self, plan: Plan) -> Result<Made, ApplyError> {
-        let changes = plan.steps().iter().flat_map(Step::changes).collect();
         let (steps, about) = plan.into_parts();
-        self.take(steps, |held| about.covers(held))?;
-        Ok(Made { changes, context: None })
+        self.make_steps(steps, |held| about.covers(held))
     }
 
     /// Other steps that lead back to the same, also in the journal.

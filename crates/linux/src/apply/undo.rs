@@ -4,30 +4,36 @@ use std::collections::BTreeMap;
 
 use abey_delivery::NapiSettings;
 
+use crate::cpu::CpuList;
 use crate::device::DeviceId;
-use crate::ethtool::rss::DEFAULT_CONTEXT;
 use crate::ethtool::{ChannelCounts, FlowTarget, RssContext};
 use crate::machine::{MachineError, ThreadState};
-use crate::napi::NapiChange;
 use crate::process::start_time;
+use crate::units::is_systemds;
 
 use super::journal::Restored;
 use super::kernel::Kernel;
-use super::step::{HeldByQueue, HeldByQueues, Step};
+use super::step::{HeldByQueues, Step};
 use super::take::pin;
 
 /// Undoes the steps, the last one first, and goes on past one that fails, to put back as much as possible.
 pub(super) fn undo_all<K: Kernel>(kernel: &mut K, steps: &[Step]) -> Result<Vec<Restored>, MachineError> {
     let mut failed = None;
     let mut restored = Vec::new();
-    let mut undo = Undo { kernel, contexts: BTreeMap::new() };
-    for step in steps.iter().rev() {
-        match undo.step(step) {
+    let mut undo = Undo { kernel, contexts: BTreeMap::new(), reload: false };
+    for (at, step) in steps.iter().enumerate().rev() {
+        let since = steps[..at].iter().find_map(|earlier| step.since_before(earlier));
+        match undo.step(since.as_ref().unwrap_or(step)) {
             Ok(Outcome::Back) => restored.push(Restored::Back(step.clone())),
             Ok(Outcome::LeftToOthers) => restored.push(Restored::LeftToOthers(step.clone())),
             Err(error) if error.is_gone() => restored.push(Restored::Gone(step.clone())),
             Err(error) => failed = failed.or(Some(error)),
         }
+    }
+    if undo.reload
+        && let Err(error) = undo.kernel.reload_units()
+    {
+        failed = failed.or(Some(error));
     }
     failed.map_or(Ok(restored), Err)
 }
@@ -36,6 +42,8 @@ struct Undo<'k, K> {
     kernel: &'k mut K,
     /// Contexts that were made again under another number, for the rules that point at them.
     contexts: BTreeMap<(DeviceId, u32), u32>,
+    /// Whether systemd has to read its drop-ins again.
+    reload: bool,
 }
 
 enum Outcome {
@@ -107,24 +115,23 @@ impl<K: Kernel> Undo<'_, K> {
                 put_back(&now, before, after, || kernel.set_irq(device, *irq, before))
             }
             Step::Thread { device, napi, before, after } => thread_back(kernel, device, *napi, before, after),
-            Step::Process { pid, started, before, after } => {
-                // Its number may be another process's by now.
-                if start_time(*pid) != Some(*started) {
-                    let (device, action) = (String::new(), format!("give process {pid} its CPUs back"));
-                    return Err(MachineError::Gone { device, action, what: format!("process {pid}") });
-                }
+            Step::Process { pid, started, before, after, but } => {
+                check_process(*pid, *started)?;
                 let mut outcome = Outcome::Back;
                 for tid in kernel.process_threads(*pid)? {
-                    // A thread that was started since has the CPUs of the one that started it: of the first, as a rule.
-                    let known = before.iter().find(|(known, _)| *known == tid).or(before.first());
-                    let now = kernel.thread("", tid);
-                    match (known, now) {
-                        (Some((_, cpus)), Ok(now)) if now.cpus == *after => pin(kernel, tid, cpus)?,
-                        (Some((_, cpus)), Ok(now)) if now.cpus != *cpus => outcome = Outcome::LeftToOthers,
+                    let wanted = but.iter().find(|(known, _)| *known == tid).map_or(after, |(_, cpus)| cpus);
+                    match (before_of(before, tid), kernel.thread("", tid)) {
+                        (Some(cpus), Ok(now)) if now.cpus == *wanted => pin(kernel, tid, cpus)?,
+                        (Some(cpus), Ok(now)) if now.cpus != *cpus => outcome = Outcome::LeftToOthers,
                         _ => {}
                     }
                 }
                 Ok(outcome)
+            }
+            Step::DropIn { path, before, after, .. } => {
+                let now = kernel.drop_in(path)?;
+                self.reload |= now == *after && is_systemds(path);
+                put_back(&now, before, after, || self.kernel.set_drop_in(path, before.as_deref()))
             }
         }
     }
@@ -138,6 +145,20 @@ impl<K: Kernel> Undo<'_, K> {
         self.contexts.insert((device.clone(), context.id), id);
         Ok(Outcome::Back)
     }
+}
+
+/// Fails as gone if the process has ended: its number may be another one's by now.
+pub(super) fn check_process(pid: u32, started: u64) -> Result<(), MachineError> {
+    if start_time(pid) == Some(started) {
+        return Ok(());
+    }
+    let (device, action) = (String::new(), format!("give process {pid} its CPUs back"));
+    Err(MachineError::Gone { device, action, what: format!("process {pid}") })
+}
+
+/// The CPUs that a thread had. One that was started since has those of the one that started it: of the first, as a rule.
+pub(super) fn before_of(before: &[(u32, CpuList)], tid: u32) -> Option<&CpuList> {
+    before.iter().find(|(known, _)| *known == tid).or(before.first()).map(|(_, cpus)| cpus)
 }
 
 /// Writes what was there before, if what is there is what the step made of it.
@@ -174,48 +195,6 @@ fn channels_back<K: Kernel>(
     Ok(Outcome::Back)
 }
 
-impl HeldByQueues {
-    /// Sets again what queues had that were made anew since: everything else would stay at the defaults of new queues.
-    fn put_back<K: Kernel>(&self, kernel: &mut K, device: &DeviceId) -> Result<(), MachineError> {
-        let queues = if self.queues.is_empty() { Vec::new() } else { kernel.queue_napis(device)? };
-        for held in &self.queues {
-            if let Some((_, napi)) = queues.iter().find(|(queue, _)| *queue == held.queue) {
-                held.put_back(kernel, &device.name, napi)?;
-            }
-        }
-        for (queue, cpus) in &self.xps {
-            if kernel.xps(device, *queue)? != *cpus {
-                kernel.set_xps(device, *queue, cpus)?;
-            }
-        }
-        if let Some(table) = &self.table
-            && kernel.rss(device, DEFAULT_CONTEXT)?.table != *table
-        {
-            kernel.set_rss_table(device, DEFAULT_CONTEXT, table)?;
-        }
-        Ok(())
-    }
-}
-
-impl HeldByQueue {
-    fn put_back<K: Kernel>(&self, kernel: &mut K, device: &str, napi: &crate::napi::Napi) -> Result<(), MachineError> {
-        let back = NapiChange::between(&napi.settings(), &NapiSettings::from(&self.napi));
-        if !back.is_empty() {
-            kernel.set_napi(device, napi.id, &back)?;
-        }
-        if let (Some(cpus), Some(irq)) = (&self.irq_cpus, napi.irq)
-            && kernel.irq(device, irq)? != *cpus
-        {
-            kernel.set_irq(device, irq, cpus)?;
-        }
-        // The thread is another one by now, with the same duties.
-        if let (Some(thread), Some(tid)) = (&self.thread, kernel.napi(device, napi.id)?.thread) {
-            kernel.set_thread(device, &ThreadState { tid, ..thread.clone() })?;
-        }
-        Ok(())
-    }
-}
-
 fn thread_back<K: Kernel>(
     kernel: &mut K,
     device: &str,
@@ -223,6 +202,21 @@ fn thread_back<K: Kernel>(
     before: &ThreadState,
     after: &ThreadState,
 ) -> Result<Outcome, MachineError> {
+    let (now, back) = thread_before(kernel, device, napi, before, after)?;
+    if back != now {
+        kernel.set_thread(device, &back)?;
+    }
+    Ok(if back == *before { Outcome::Back } else { Outcome::LeftToOthers })
+}
+
+/// How a thread runs, and how it did before the change, but for what somebody else has changed since.
+pub(super) fn thread_before<K: Kernel>(
+    kernel: &mut K,
+    device: &str,
+    napi: u32,
+    before: &ThreadState,
+    after: &ThreadState,
+) -> Result<(ThreadState, ThreadState), MachineError> {
     let tid = after.tid;
     if kernel.napi(device, napi)?.thread != Some(tid) {
         let (device, action) = (device.to_owned(), format!("put thread {tid} of NAPI {napi} of {device} back"));
@@ -236,8 +230,5 @@ fn thread_back<K: Kernel>(
     if now.scheduling == after.scheduling {
         back.scheduling = before.scheduling;
     }
-    if back != now {
-        kernel.set_thread(device, &back)?;
-    }
-    Ok(if back == *before { Outcome::Back } else { Outcome::LeftToOthers })
+    Ok((now, back))
 }

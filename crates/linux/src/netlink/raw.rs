@@ -69,6 +69,15 @@ mod abi {
 }
 
 impl RawSocket {
+    /// The number of the socket's network namespace (`SO_NETNS_COOKIE`); `None` before Linux 5.14.
+    pub(crate) fn namespace_cookie(&self) -> Option<u64> {
+        let (mut cookie, mut size) = (0_u64, size_of::<u64>() as libc::socklen_t);
+        let (into, of) = ((&raw mut cookie).cast(), &raw mut size);
+        // SAFETY: both pointers are to values that live until the call returns, and `size` is that of the first.
+        let got = unsafe { libc::getsockopt(self.fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, into, of) };
+        (got == 0).then_some(cookie)
+    }
+
     /// Opens one in a namespace; no `protocol` is 0, which is rtnetlink.
     pub(crate) fn open(netns: &NetNs, protocol: Option<rustix::net::Protocol>) -> Result<Self, NetlinkError> {
         let open = || {

@@ -16,6 +16,8 @@ use abey_linux::napi::{Napi, NapiChange};
 pub(crate) struct Nic {
     pub(crate) channels: Channels,
     pub(crate) contexts: BTreeMap<u32, RssContext>,
+    /// Somebody wrote the default table: its queues must not go.
+    pub(crate) configured: bool,
     pub(crate) rules: BTreeMap<u32, FlowRule>,
     pub(crate) ntuple: bool,
     pub(crate) xps: BTreeMap<u32, CpuList>,
@@ -59,6 +61,7 @@ impl Nic {
         let mut kernel = Self {
             channels: Channels { combined: Count { now: 0, most: 8 }, ..Channels::default() },
             contexts: BTreeMap::new(),
+            configured: false,
             rules: BTreeMap::new(),
             ntuple: false,
             xps: BTreeMap::new(),
@@ -75,6 +78,7 @@ impl Nic {
     fn make_queues(&mut self, queues: u32, first_napi: u32) {
         self.channels.combined.now = queues;
         let table = spread(TABLE, &(0..queues).collect::<Vec<_>>());
+        self.configured = false;
         self.contexts.insert(0, RssContext { table, ..RssContext::default() });
         self.xps = (0..queues).map(|queue| (queue, CpuList::default())).collect();
         self.irqs = (0..queues).map(|queue| (40 + queue, cpus("0-7"))).collect();
@@ -96,6 +100,8 @@ impl Nic {
 
     /// What can be seen of it, but for the numbers that new instances get.
     pub(crate) fn without_ids(mut self) -> Self {
+        // A table that was put back was written, too.
+        self.configured = false;
         for (number, napi) in (0..).zip(&mut self.napis) {
             napi.id = number;
         }
@@ -157,10 +163,16 @@ impl Kernel for FakeKernel {
     }
 
     fn set_channels(&mut self, _: &DeviceId, counts: &ChannelCounts) -> Result<(), MachineError> {
+        let queues = counts.combined.expect("combined");
+        // As the kernel.
+        let named = self.nic().contexts[&0].table.iter().any(|queue| *queue >= queues);
+        if self.nic().configured && named {
+            return Err(refused("the RSS table names queues that would go"));
+        }
         self.change(format!("channels {counts}"))?;
         let mut nic = self.nic();
         let first_napi = nic.napis.first().map_or(100, |napi| napi.id + 100);
-        nic.make_queues(counts.combined.expect("combined"), first_napi);
+        nic.make_queues(queues, first_napi);
         Ok(())
     }
 
@@ -176,6 +188,7 @@ impl Kernel for FakeKernel {
 
     fn set_rss_table(&mut self, _: &DeviceId, context: u32, table: &[u32]) -> Result<(), MachineError> {
         self.change(format!("table {context}"))?;
+        self.nic().configured |= context == 0;
         self.nic().contexts.get_mut(&context).expect("there").table = table.to_vec();
         Ok(())
     }
@@ -296,6 +309,18 @@ impl Kernel for FakeKernel {
 
     fn set_device_file(&mut self, _: &str, _: &str, _: &str) -> Result<(), MachineError> {
         Err(gone("the file"))
+    }
+
+    fn drop_in(&mut self, _: &std::path::Path) -> Result<Option<String>, MachineError> {
+        Err(gone("the unit"))
+    }
+
+    fn set_drop_in(&mut self, _: &std::path::Path, _: Option<&str>) -> Result<(), MachineError> {
+        Err(gone("the unit"))
+    }
+
+    fn reload_units(&mut self) -> Result<(), MachineError> {
+        Err(gone("systemd"))
     }
 
     fn network_namespace(&self) -> u64 {
