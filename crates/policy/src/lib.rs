@@ -6,6 +6,8 @@
 //! 2. [`Policy::resolve`] finds the devices that are meant, and what each of their queues shall have.
 //! 3. [`DeviceWish::difference`] says what has to be done for it, in which order, and what cannot be done.
 //!
+//! 4. [`Wishes::fates`] says what becomes of what was applied before and is not wanted any more.
+//!
 //! [`dump()`] goes the other way: a state as a policy.
 //!
 //! Every key, in an example:
@@ -20,6 +22,7 @@ mod difference;
 mod dump;
 mod error;
 mod file;
+mod kept;
 mod model;
 mod overlap;
 mod program;
@@ -32,6 +35,7 @@ mod value;
 pub use difference::{Act, Difference, Planned, Unsupported};
 pub use dump::dump;
 pub use error::PolicyError;
+pub use kept::Fate;
 pub use model::{DeviceRule, FlowWish, OnUnsupported, Policy, Program, ProgramRule, QueueRule, Settings, ThreadWish};
 pub use program::ProgramWish;
 pub use resolve::{Absent, DeviceWish, QueueWish, Steered, ThreadOfQueue, Wish, Wishes};
