@@ -68,9 +68,13 @@ impl Bed {
     }
 
     fn watch(&self, policy: &str) -> Running {
+        self.watch_with(policy, &[])
+    }
+
+    fn watch_with(&self, policy: &str, more: &[&str]) -> Running {
         let mut command = std::process::Command::new(ABEY);
         let journals = self.place.path().join("journals");
-        command.args(["apply", "--watch", policy, "--journals"]).arg(journals);
+        command.args(["apply", "--watch", policy]).args(more).arg("--journals").arg(journals);
         command.env("NOTIFY_SOCKET", self.place.path().join("notify")).in_netns(&self.server);
         Running::start(command)
     }
@@ -145,7 +149,9 @@ fn settings_are_back_after_queues_links_and_devices_are_made_anew() {
     bed.await_told("STOPPING=1");
     watch.end().assert_status(0);
     assert_eq!(bed.settings(&mut netlink), wanted, "a watch that ends leaves the settings in place");
-    assert_eq!(fs::read_dir(bed.place.path().join("journals")).map_or(0, Iterator::count), 0);
+    let journals = fs::read_dir(bed.place.path().join("journals")).expect("directory").flatten();
+    let left: Vec<_> = journals.map(|file| file.path()).collect();
+    assert!(matches!(&left[..], [kept] if kept.extension().is_some_and(|extension| extension == "state")), "{left:?}");
 }
 
 #[test]
@@ -180,6 +186,25 @@ fn a_policy_is_read_again_and_a_bad_one_is_not_taken() {
     watch.signal(Signal::SIGTERM);
     let done = watch.end();
     assert_eq!(done.assert_status(0).errors.lines().count(), 1, "{done:?}");
+}
+
+#[test]
+fn what_is_set_by_hand_is_seen_without_an_event() {
+    let Some(bed) = Bed::new() else { return };
+    let policy = bed.policy("mode = \"defer50\"");
+    // Only a glance can see it.
+    let watch = bed.watch_with(&policy, &["--every", "86400s"]);
+    bed.await_told("READY=1");
+    let (mut netlink, wanted) = (bed.netlink(), vec![napi_settings("defer50"); QUEUES as usize]);
+    for by_hand in ["suspend20", "base"] {
+        let mut set = std::process::Command::new(ABEY);
+        set.args(["set", &bed.name, "--queues", "1", "--mode", by_hand, "--journals"]);
+        set.arg(bed.place.path().join("journals")).in_netns(&bed.server);
+        finish(set).assert_status(0);
+        await_that("the policy does not hold again", || bed.settings(&mut netlink) == wanted);
+    }
+    watch.signal(Signal::SIGTERM);
+    watch.end().assert_status(0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What this process may not do, said before anything is changed.
 
-use abey_linux::apply::Change;
+use abey_linux::apply::{Change, Step};
 use abey_linux::machine::Capability;
 use abey_policy::{Act, Planned};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -32,6 +32,26 @@ pub(super) fn check_pinning() -> Result<(), Failure> {
     Err(lacks("giving a program its CPUs", needed))
 }
 
+/// Checks that this process may put these back.
+pub(super) fn check_back<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<(), Failure> {
+    let root = rustix::process::geteuid().is_root();
+    let has = effective()?;
+    for step in steps {
+        let needed = match step {
+            Step::Thread { before, after, .. } if root && before.scheduling == after.scheduling => continue,
+            Step::Irq { .. } | Step::Process { .. } | Step::DropIn { .. } if root => continue,
+            Step::Thread { .. } | Step::Process { .. } => Capability::SysNice,
+            Step::Irq { .. } | Step::DropIn { .. } => Capability::DacOverride,
+            _ => Capability::NetAdmin,
+        };
+        if !has.contains(flag(needed)) {
+            let what = step.device().unwrap_or("a program");
+            return Err(lacks(&format!("putting back what was applied to {what} before"), needed));
+        }
+    }
+    Ok(())
+}
+
 fn lacks(what: &str, needed: Capability) -> Failure {
     Failure::lacks(format!("{what} needs {needed}, which this process does not have: {}", needed.advice()))
 }
@@ -48,7 +68,7 @@ fn needs(act: &Act, root: bool) -> Vec<Capability> {
     let mut needed = Vec::new();
     let Act::Change(change) = act else { return vec![Capability::NetAdmin] };
     match change {
-        Change::Irq { .. } => {}
+        Change::Irq { .. } | Change::DropIn { .. } => {}
         Change::Thread { scheduling, .. } => {
             if !root || scheduling.is_some() {
                 needed.push(Capability::SysNice);

@@ -1,22 +1,20 @@
 //! Programs that belong to queues: drop-ins for units, CPUs for processes, and whether they have the library.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use abey_linux::cpu::{CpuList, process_affinity, set_process_affinity, set_thread_affinity, thread_affinity};
+use abey_linux::apply::{Change, Kept, Step};
+use abey_linux::cpu::{CpuList, process_affinity};
 use abey_linux::library::{FILE_NAME, find_library};
-use abey_linux::process::threads;
-use abey_linux::spawn::CommandPlace;
+use abey_linux::process::start_time;
 use abey_policy::{Program, ProgramWish};
 use serde::Serialize;
 
-use super::{UNITS, permission};
+use super::permission;
 use crate::failure::Failure;
-use crate::signals::Signals;
 
 /// The name of our drop-in, which is read after those of the distribution.
 const DROP_IN: &str = "50-abey.conf";
@@ -76,6 +74,10 @@ pub(super) struct Programs {
     files: Vec<DropIn>,
     pins: Vec<Pin>,
     pub(super) running: Vec<ProgramState>,
+    /// What was applied before and is not wanted any more, in the order in which it goes back.
+    pub(super) backs: Vec<Kept>,
+    /// What was applied to processes that have ended.
+    pub(super) gone: Vec<Kept>,
 }
 
 struct DropIn {
@@ -92,22 +94,18 @@ struct Pin {
     after: CpuList,
 }
 
-/// What was done for programs, and how it is undone.
-#[derive(Default)]
-pub(super) struct Undo {
-    files: Vec<(PathBuf, Option<String>)>,
-    threads: Vec<(u32, CpuList)>,
-    reload: bool,
-}
-
 impl Programs {
-    /// Looks what has to be done.
-    pub(super) fn look(wishes: &[ProgramWish], units: &Path) -> Result<Self, Failure> {
+    /// Looks what has to be done; `kept` is what was applied before, the last first.
+    pub(super) fn look(wishes: &[ProgramWish], units: &Path, kept: &[Kept]) -> Result<Self, Failure> {
         let mut found = Self::default();
+        let (mut drop_ins, mut pinned) = (BTreeSet::new(), BTreeSet::new());
         for wish in wishes {
             let name = match &wish.program {
                 Program::Unit(unit) => {
-                    found.files.extend(drop_in(wish, unit, units)?);
+                    if let Some(file) = drop_in(wish, unit, units)? {
+                        drop_ins.insert(file.path.clone());
+                        found.files.extend(Some(file).filter(|file| file.before.as_ref() != Some(&file.after)));
+                    }
                     unit
                 }
                 Program::Executable(file) => file,
@@ -116,6 +114,7 @@ impl Programs {
                 let wanted = !wish.library.is_passive();
                 found.running.push(ProgramState { program: name.clone(), pid, library: has_library(pid), wanted });
                 let Some(after) = &wish.cpus else { continue };
+                pinned.insert(pid);
                 // A process that has just ended needs no CPUs.
                 let Ok(before) = process_affinity(pid) else { continue };
                 if before != *after {
@@ -126,7 +125,22 @@ impl Programs {
         if !found.pins.is_empty() {
             permission::check_pinning()?;
         }
+        for kept in kept {
+            match &kept.step {
+                Step::DropIn { path, .. } if !drop_ins.contains(path) => found.backs.push(kept.clone()),
+                Step::Process { pid, started, .. } if start_time(*pid) != Some(*started) => {
+                    found.gone.push(kept.clone())
+                }
+                Step::Process { pid, .. } if !pinned.contains(pid) => found.backs.push(kept.clone()),
+                _ => {}
+            }
+        }
         Ok(found)
+    }
+
+    /// Whether there is nothing to be done.
+    pub(super) fn is_done(&self) -> bool {
+        self.files.is_empty() && self.pins.is_empty() && self.backs.is_empty() && self.gone.is_empty()
     }
 
     pub(super) fn changes(&self) -> Vec<ProgramChange> {
@@ -147,63 +161,18 @@ impl Programs {
         files.chain(pins).collect()
     }
 
-    /// Makes the changes, all or none.
-    pub(super) fn make(&self) -> Result<(), Failure> {
-        let mut undo = Undo::default();
-        let made = self.files.iter().try_for_each(|file| file.write(&mut undo));
-        let made = made.and_then(|()| self.pins.iter().try_for_each(|pin| pin.make(&mut undo)));
-        let made = made.and_then(|()| if undo.reload { reload() } else { Ok(()) });
-        made.inspect_err(|_| undo.back())
+    /// What shall be: first the files, then the processes.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = Change> {
+        let files = self.files.iter().map(|DropIn { unit, path, after, .. }| Change::DropIn {
+            unit: unit.clone(),
+            path: path.clone(),
+            text: after.clone(),
+        });
+        files.chain(self.pins.iter().map(|pin| Change::Process { pid: pin.pid, cpus: pin.after.clone() }))
     }
 }
 
-impl DropIn {
-    fn write(&self, undo: &mut Undo) -> Result<(), Failure> {
-        let cannot = |error: io::Error| {
-            let path = self.path.display();
-            Failure::lacks(format!("cannot write {path}, which gives {} its library and CPUs: {error}", self.unit))
-        };
-        replace(&self.path, &self.after).map_err(cannot)?;
-        undo.files.push((self.path.clone(), self.before.clone()));
-        undo.reload |= self.path.starts_with(UNITS);
-        Ok(())
-    }
-}
-
-impl Pin {
-    fn make(&self, undo: &mut Undo) -> Result<(), Failure> {
-        let Ok(tids) = threads(self.pid) else { return Ok(()) };
-        undo.threads.extend(tids.into_iter().filter_map(|tid| Some((tid, thread_affinity(tid).ok()?))));
-        match set_process_affinity(self.pid, &self.after) {
-            Ok(()) | Err(abey_linux::cpu::CpuError::NoProcess(_)) => Ok(()),
-            Err(error) => Err(Failure::check(format!("{} (pid {}): {error}", self.program, self.pid))),
-        }
-    }
-}
-
-impl Undo {
-    /// Puts back as much as possible.
-    fn back(&self) {
-        for (path, before) in &self.files {
-            let done = match before {
-                Some(text) => replace(path, text),
-                None => fs::remove_file(path),
-            };
-            if let Err(error) = done {
-                eprintln!("abey: {} could not be put back: {error}", path.display());
-            }
-        }
-        for (tid, cpus) in &self.threads {
-            // One that has ended needs nothing.
-            let _ = set_thread_affinity(*tid, cpus);
-        }
-        if self.reload {
-            let _ = reload();
-        }
-    }
-}
-
-/// The drop-in of a unit, if it has to be written.
+/// The drop-in of a unit, if it has one, and what is there.
 fn drop_in(wish: &ProgramWish, unit: &str, units: &Path) -> Result<Option<DropIn>, Failure> {
     let library = if wish.library.is_passive() { PathBuf::new() } else { library()? };
     let Some(after) = wish.drop_in(&library) else { return Ok(None) };
@@ -216,8 +185,7 @@ fn drop_in(wish: &ProgramWish, unit: &str, units: &Path) -> Result<Option<DropIn
     }
     let path = units.join(format!("{unit}.d")).join(DROP_IN);
     let before = fs::read_to_string(&path).ok();
-    let differs = before.as_ref() != Some(&after);
-    Ok(differs.then(|| DropIn { unit: unit.to_owned(), path, before, after }))
+    Ok(Some(DropIn { unit: unit.to_owned(), path, before, after }))
 }
 
 /// Where the library is; looked for once, as it is executed for that.
@@ -229,32 +197,6 @@ fn library() -> Result<PathBuf, Failure> {
     let exe = std::env::current_exe().map_err(|error| Failure::check(format!("where is this command? {error}")))?;
     let library = find_library(&exe).map_err(Failure::lacks)?;
     Ok(FOUND.get_or_init(|| library).clone())
-}
-
-/// Replaces a file, so that a reader sees the old one or the new one.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(directory)?;
-    let beside = directory.join(format!(".{DROP_IN}.{}", std::process::id()));
-    let written = fs::File::create(&beside).and_then(|mut file| file.write_all(text.as_bytes()));
-    let moved = written.and_then(|()| fs::rename(&beside, path));
-    if moved.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    moved
-}
-
-/// Lets systemd read the drop-ins; running programs are left alone.
-fn reload() -> Result<(), Failure> {
-    let mut command = Command::new("systemctl");
-    command.arg("daemon-reload").stdin(Stdio::null()).stdout(Stdio::null()).with_signals(&Signals::caught());
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Failure::check(format!(
-            "`systemctl daemon-reload` failed ({status}): systemd does not know the drop-ins"
-        ))),
-        Err(error) => Err(Failure::lacks(format!("cannot run `systemctl daemon-reload`: {error}"))),
-    }
 }
 
 /// The processes of a program, ascending.

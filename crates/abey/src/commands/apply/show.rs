@@ -1,6 +1,6 @@
 //! What an apply did, or would do, for people and for programs.
 
-use abey_linux::apply::SettingChange;
+use abey_linux::apply::{SettingChange, Step};
 use abey_policy::{Unsupported, Wishes};
 use serde::Serialize;
 
@@ -15,7 +15,11 @@ pub(super) struct Outcome {
     /// Changes of devices.
     pub(super) changes: Vec<SettingChange>,
     /// How many of them were shown before they were made.
-    pub(super) shown: usize,
+    shown: usize,
+    /// What goes back to what it was, because the policy does not name it any more.
+    pub(super) backs: Vec<SettingChange>,
+    /// How many of them were shown before they were made.
+    shown_backs: usize,
     /// What follows once queues or threads are there that are not yet.
     pub(super) later: Vec<String>,
     /// Changes of units and processes.
@@ -26,6 +30,8 @@ pub(super) struct Outcome {
     pub(super) skipped: Vec<Unsupported>,
     /// Optional devices that are not there.
     pub(super) absent: Vec<String>,
+    /// What else is worth saying: what is left to others, and what waits.
+    pub(super) notes: Vec<String>,
 }
 
 impl Outcome {
@@ -36,16 +42,32 @@ impl Outcome {
         self.absent = wishes.absent.iter().map(say).collect();
     }
 
+    /// Takes note of what goes back, and of what does not because somebody else has changed it since.
+    pub(super) fn note_back(&mut self, steps: &[Step], left: Option<&Step>) {
+        self.backs.extend(steps.iter().flat_map(Step::changes));
+        let subject =
+            |step: &Step| step.changes().first().map(|change| format!("{} of {}", change.setting, change.subject()));
+        self.notes.extend(left.and_then(subject).map(|subject| {
+            format!("{subject}: not put back, because somebody else has changed it since it was applied")
+        }));
+    }
+
+    /// Everything up to here was shown.
+    pub(super) fn shown(self) -> Self {
+        Self { shown: self.changes.len(), shown_backs: self.backs.len(), ..self }
+    }
+
     /// What is worth saying beside the changes.
     pub(super) fn remarks(&self) -> Vec<String> {
-        let skipped = self.skipped.iter().map(|skipped| format!("left out: {skipped}"));
+        let notes = self.notes.iter().cloned();
+        let skipped = notes.chain(self.skipped.iter().map(|skipped| format!("left out: {skipped}")));
         skipped.chain(self.absent.iter().cloned()).chain(self.running.iter().map(ToString::to_string)).collect()
     }
 
     /// The changes, one a line.
     pub(super) fn text(&self) -> String {
         let behind = if self.dry_run { " (not changed: dry run)" } else { "" };
-        let changes = self.changes.iter().map(ToString::to_string);
+        let changes = self.backs.iter().map(back).chain(self.changes.iter().map(ToString::to_string));
         let programs = self.programs.iter().map(ToString::to_string);
         let lines = changes.chain(self.later.iter().cloned()).chain(programs);
         let text: String = lines.map(|line| format!("{line}{behind}\n")).collect();
@@ -54,11 +76,13 @@ impl Outcome {
 
     /// What turned out to be needed after the changes had been shown.
     pub(super) fn more(&self) -> String {
-        self.changes[self.shown..].iter().map(|change| format!("{change}\n")).collect()
+        let backs = self.backs[self.shown_backs..].iter().map(back);
+        backs.chain(self.changes[self.shown..].iter().map(ToString::to_string)).map(|line| line + "\n").collect()
     }
 
     pub(super) fn document(&self) -> Document<'_> {
-        let devices = self.changes.iter().map(Row::Device);
+        let backs = self.backs.iter().map(Row::back);
+        let devices = backs.chain(self.changes.iter().map(Row::Device));
         Document {
             rows: devices.chain(self.programs.iter().map(Row::Program)).collect(),
             later: &self.later,
@@ -81,8 +105,24 @@ pub(super) struct Document<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Row<'a> {
+    Back {
+        #[serde(flatten)]
+        change: &'a SettingChange,
+        put_back: bool,
+    },
     Device(&'a SettingChange),
     Program(&'a ProgramChange),
+}
+
+impl<'a> Row<'a> {
+    fn back(change: &'a SettingChange) -> Self {
+        Self::Back { change, put_back: true }
+    }
+}
+
+/// A change that goes back, in words.
+fn back(change: &SettingChange) -> String {
+    format!("{change} (put back)")
 }
 
 #[derive(Serialize)]
@@ -111,12 +151,14 @@ pub(super) struct Repair<'a> {
 
 impl<'a> Repair<'a> {
     pub(super) fn of_device(device: &'a str, outcome: &'a Outcome) -> Self {
-        Self { device: Some(device), rows: outcome.changes.iter().map(Row::Device).collect() }
+        let rows = outcome.backs.iter().map(Row::back).chain(outcome.changes.iter().map(Row::Device));
+        Self { device: Some(device), rows: rows.collect() }
     }
 
     /// One for each program.
-    pub(super) fn of_programs(changes: &'a [ProgramChange]) -> Vec<Self> {
-        changes.iter().map(|change| Self { device: None, rows: vec![Row::Program(change)] }).collect()
+    pub(super) fn of_programs(outcome: &'a Outcome) -> Vec<Self> {
+        let rows = outcome.backs.iter().map(Row::back).chain(outcome.programs.iter().map(Row::Program));
+        rows.map(|row| Self { device: None, rows: vec![row] }).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -134,9 +176,10 @@ impl<'a> Repair<'a> {
         for row in &self.rows {
             match row {
                 Row::Program(change) => parts.push((change.to_string(), Vec::new())),
-                Row::Device(change) => {
+                Row::Device(change) | Row::Back { change, .. } => {
                     let SettingChange { setting, before, after, .. } = change;
-                    let (subject, what) = (change.subject(), format!("{setting} {before} -> {after}"));
+                    let behind = if matches!(row, Row::Back { .. }) { " (put back)" } else { "" };
+                    let (subject, what) = (change.subject(), format!("{setting} {before} -> {after}{behind}"));
                     let subject = subject.strip_prefix(&format!("{} ", change.device)).unwrap_or(&subject).to_owned();
                     match parts.iter_mut().find(|(part, _)| *part == subject) {
                         Some((_, changes)) => changes.push(what),
