@@ -135,6 +135,18 @@ fn units_are_right_and_little_exposed() {
 }
 
 #[test]
+fn the_exporter_without_root_asks_for_what_there_is() {
+    let text = fs::read_to_string(packaging().join("systemd/exporter-without-root.conf")).expect("a drop-in");
+    let started =
+        text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/abey exporter ")).expect("a command");
+    let arguments = started.strip_suffix(" $ARGS").expect("the administrator's arguments").split_whitespace();
+    let output = Command::new(ABEY).args(["exporter", "--once", "--interval", "10ms"]).args(arguments).output();
+    let output = output.expect("the command");
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(!said(&output).contains("collector=\"datapath\""), "{}", said(&output));
+}
+
+#[test]
 fn every_value_of_a_profile_has_its_reason() {
     let mut profiles: Vec<String> = Vec::new();
     for file in fs::read_dir(packaging().join("profiles")).expect("profiles") {

@@ -15,7 +15,7 @@ use abey_policy::{Act, Difference, Planned, Policy};
 use super::permission;
 use super::programs::Programs;
 use super::show::Outcome;
-use super::view::View;
+use super::view::{View, to_put_back};
 use super::work::{Work, plan};
 use crate::failure::Failure;
 use crate::signals::Signals;
@@ -142,7 +142,7 @@ impl Machine {
         view.check()?;
         let programs = Programs::look(&view.wishes.programs, &self.units, &view.of_programs)?;
         let (planned, mut outcome) = (view.planned(None, &self.given_up), view.outcome());
-        let backs: Vec<Step> = view.backs.into_iter().map(|back| back.step).collect();
+        let backs: Vec<Step> = to_put_back(&view.backs).map(|(_, step)| step).collect();
         let of_programs = programs.backs.iter().map(|kept| &kept.step);
         for step in backs.iter().chain(of_programs) {
             match step.reversal(&mut self.eyes) {

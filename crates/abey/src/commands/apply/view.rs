@@ -38,6 +38,20 @@ impl Back {
     pub(super) fn device(&self) -> &str {
         self.step.device().unwrap_or_default()
     }
+
+    /// Of channels: the device, and how many receive queues it will have.
+    fn queues_after(&self, snapshot: &Snapshot) -> Option<(String, u32)> {
+        let Step::Channels { device, before, .. } = &self.step else { return None };
+        let now = snapshot.device(&device.name)?.channels.as_ref().ok()?;
+        let count = before.rx.unwrap_or(now.rx.now) + before.combined.unwrap_or(now.combined.now);
+        Some((device.name.clone(), count))
+    }
+}
+
+/// As the steps go back: the default table with the channels, to what it was before those.
+pub(super) fn to_put_back(backs: &[Back]) -> impl Iterator<Item = (&Back, Step)> {
+    let since = |back: &Back| backs.iter().find_map(|other| back.step.since_before(&other.step));
+    backs.iter().map(move |back| (back, since(back).unwrap_or_else(|| back.step.clone())))
 }
 
 impl View {
@@ -64,9 +78,15 @@ impl View {
                 Fate::Stays => {}
             }
         }
-        // Channels go back before what is of their instances: those have other numbers afterwards, for a rollback too.
+        // Channels go back before what is of the instances that stay: those may have other numbers afterwards, for a
+        // rollback too. What is of queues that go with them goes back first: several drivers keep it for their return.
+        let staying: Vec<(String, u32)> = backs.iter().filter_map(|back| back.queues_after(&snapshot)).collect();
+        let goes = |back: &Back| {
+            let count = staying.iter().find(|(device, _)| device == back.device()).map(|(_, count)| *count);
+            back.kept.queue.zip(count).is_some_and(|(queue, count)| queue >= count)
+        };
         let of_instance = |step: &Step| matches!(step, Step::Napi { .. } | Step::Irq { .. } | Step::Thread { .. });
-        backs.sort_by_key(|back| of_instance(&back.step));
+        backs.sort_by_key(|back| of_instance(&back.step) && !goes(back));
         Ok(Self { snapshot, wishes, differences, backs, waits, of_programs, gone })
     }
 

@@ -13,7 +13,7 @@ use abey_policy::{Act, OnUnsupported, Planned, Policy, Unsupported};
 use super::permission;
 use super::programs::Programs;
 use super::show::Outcome;
-use super::view::{Back, View};
+use super::view::{Back, View, to_put_back};
 use crate::failure::Failure;
 use crate::signals::Signals;
 
@@ -43,6 +43,8 @@ impl Work<'_> {
             if self.only.is_none() {
                 view.check()?;
             }
+            // What went with queues that were taken away.
+            view.gone.iter().for_each(|kept| self.keeping.forget(kept));
             let meant = |device: &str| self.only.is_none_or(|only| only == device);
             let (planned, backs) = (view.planned(self.only, self.given_up), std::mem::take(&mut view.backs));
             let backs: Vec<Back> = backs.into_iter().filter(|back| meant(back.device())).collect();
@@ -67,12 +69,10 @@ impl Work<'_> {
 
     /// Puts back what was there before, until queues are made anew for it: whether that was so.
     fn put_all_back(&mut self, backs: &[Back], outcome: &mut Outcome) -> Result<bool, Failure> {
-        for back in backs {
+        for (back, step) in to_put_back(backs) {
             self.interrupted()?;
-            let since = backs.iter().find_map(|other| back.step.since_before(&other.step));
-            let step = since.as_ref().unwrap_or(&back.step);
-            let (made, left) = self.transaction.put_back(step)?;
-            outcome.note_back(&made.steps, left.then_some(step));
+            let (made, left) = self.transaction.put_back(&step)?;
+            outcome.note_back(&made.steps, left.then_some(&step));
             self.keeping.forget(&back.kept);
             if made.steps.iter().any(|step| matches!(step, Step::Channels { .. })) {
                 return Ok(true);
