@@ -62,7 +62,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         (&["--steps", "1k"], &["--goal"]),
         (&["--goal", "p99=1ms"], &["--steps"]),
         (&["--steps", "1k,max", "--goal", "p99=1ms"], &["max"]),
-        (&["--steps", "1k", "--goal", "p90=1ms"], &["p90=1ms", "p95"]),
+        (&["--steps", "1k", "--goal", "p75=1ms"], &["p75=1ms", "p95"]),
         (&["--steps", "1k", "--goal", "p99=1ms", "--step-time", "300ms"], &["four slices"]),
         (&["--steps", "1k", "--goal", "p99=1ms", "--tune", "'--all"], &["quote"]),
         (&["--steps", "1k", "--goal", "p99=1ms", "--modes", "hold20"], &["hold20"]),

@@ -13,12 +13,16 @@
 //! worth a change, and when restraint allows: a swing at constant load costs somebody latency, twice.
 //!
 //! *Try what is unknown, briefly.* Which family is cheapest depends on the host. A family of which nothing is known near
-//! this load is tried for three samples, if a guess says that the goal would hold, and kept if it pays. What is learned
-//! at one load serves its neighbours, and more: plain interrupts that do not pay at a low load do not at a higher one either,
-//! and suspension is the other way round. So there are few trials in a day.
+//! this load is tried for three samples, if a guess says that the goal would hold, and kept if it pays; one sample is enough
+//! to see that it is dear. What is learned at one load serves its neighbours, and more: plain interrupts that do not pay at a
+//! low load do not at a higher one either, and suspension is the other way round. So there are few trials in a day.
 //!
 //! *Room for chance.* A forecast is of what is hardly exceeded: the mean and two and a half deviations, as they were seen.
 //! A steady load gets close to its goal, and an unsteady one keeps away from it.
+//!
+//! *A stall is nobody's fault.* A machine whose host, or whose firmware, takes the CPU away for milliseconds has samples with a
+//! tail that no settings made. A sample far beyond what the settings usually give at this load is counted as such and is no
+//! lesson, unless it is the third in a row; the more of them a machine has, the more it takes to hold the settings at fault.
 //!
 //! *Where latency is not seen* a model stands in: the timeout and two batches, as polls and CPU time tell
 //! ([`Sample`]). It knows nothing of the network and little of the server, so half of the goal is left to those.
@@ -28,6 +32,7 @@
 //! times the time of a batch.
 
 mod options;
+mod trial;
 
 use abey_delivery::{ModeSettings, Nanos};
 
@@ -52,8 +57,6 @@ const WORTH_FOLLOWING: f64 = 0.04;
 const CALM: u32 = 6;
 /// Samples of a trial.
 const TRIAL: u32 = 3;
-/// Times the CPU at home, which end a trial.
-const FAR_MORE: f64 = 1.25;
 /// Samples without a latency after which nobody sees it.
 const BLIND: u32 = 4;
 /// Octaves that the load may drift before what is right is looked up again.
@@ -383,38 +386,6 @@ impl Controller {
             None if held_up => Why::Restrained,
             None => Why::Holds,
         }
-    }
-
-    /// Whether a trial need not go on: what one sample costs says enough, where latency takes several.
-    fn costs_far_more(&self, lesson: &Lesson, load: f64) -> bool {
-        let home = self.trial.and_then(|home| self.memory().forecast(home, load));
-        matches!(self.goal, Goal::P99(_)) && home.is_some_and(|home| lesson.cpu > FAR_MORE * home.cpu)
-    }
-
-    /// The end of a trial.
-    fn end_trial(&mut self, now: Nanos, load: f64) -> Why {
-        let Some(home) = self.trial.take() else { return Why::Holds };
-        let memory = self.memory();
-        let (Some(here), Some(there)) = (memory.forecast(self.current, load), memory.forecast(home, load)) else {
-            return Why::Holds;
-        };
-        let gain = self.gain(&here, &there);
-        if gain >= WORTH && self.held(&here) <= self.limit() {
-            return self.keep(Why::TrialPaid(gain));
-        }
-        // Tried with a short timeout, out of caution: what was learned may tell that a longer one pays.
-        let is_further = |best: Choice| best.family == self.current.family && best.flush > self.current.flush;
-        let further = self.best(now, load).filter(|(best, _)| is_further(*best));
-        if let Some((best, gain)) = further.map(|(best, forecast)| (best, self.gain(&forecast, &there)))
-            && gain >= WORTH
-        {
-            self.take(load, best);
-            return Why::Gain(gain);
-        }
-        self.restraint.failed_to_pay(now, self.current.family, load);
-        self.restraint.moved(now, load, Direction::Back);
-        self.take(load, home);
-        Why::TrialOver
     }
 
     /// Lets a suspension that has become too short outlast the batches.
