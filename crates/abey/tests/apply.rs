@@ -38,12 +38,6 @@ fn dump(bed: &Bed, arguments: &[&str]) -> Finished {
     finish(command)
 }
 
-/// How many journals there are of changes under way.
-fn journals(bed: &Bed) -> usize {
-    let files = fs::read_dir(bed.journals()).expect("directory").flatten();
-    files.filter(|file| file.path().extension().is_some_and(|extension| extension == "json")).count()
-}
-
 /// The first queue defers, the others suspend.
 fn mixed(device: &str) -> String {
     format!(
@@ -75,7 +69,7 @@ fn a_policy_holds_and_a_second_time_changes_nothing() {
     }
     let json = apply(&bed, &[&file, "--json"]).assert_status(0).json();
     assert_eq!(json["rows"], serde_json::json!([]));
-    assert_eq!(journals(&bed), 0, "what is applied for good is not put back by `abey set --restore`");
+    assert_eq!(bed.journals_under_way(), 0, "what is applied for good is not put back by `abey set --restore`");
 }
 
 #[test]
@@ -279,7 +273,7 @@ fn an_apply_that_is_ended_or_loses_a_device_in_the_middle_puts_everything_back()
             assert_eq!(bed.settings(), none, "{done:?}");
             middle[usize::from(ends)] += 1;
         }
-        assert_eq!(journals(&bed), 0, "{done:?}");
+        assert_eq!(bed.journals_under_way(), 0, "{done:?}");
         apply(&bed, &[&base]).assert_status(0);
     }
     assert_eq!(middle, [1, 1], "no disturbance came in the middle");

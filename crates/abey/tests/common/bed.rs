@@ -128,6 +128,12 @@ impl Bed {
         self.journals.path()
     }
 
+    /// How many journals there are of changes under way; what `apply` keeps for later is none.
+    pub(crate) fn journals_under_way(&self) -> usize {
+        let files = fs::read_dir(self.journals()).expect("directory").flatten();
+        files.filter(|file| file.path().extension().is_some_and(|extension| extension == "json")).count()
+    }
+
     /// Whether the machine is as it was: the device has the kernel's defaults, and no journal says otherwise.
     pub(crate) fn is_as_before(&self) -> bool {
         let default = |one: &NapiSettings| *one == NapiSettings::default();
