@@ -129,10 +129,19 @@ impl Monitor {
             return;
         }
         self.announced = true;
-        if (!pending || napi.is_owned()) && self.credit < MAX_CREDIT {
+        if !pending || napi.is_owned() {
             // An interrupt for nothing pays for its own poll, and so does one that makes an owner poll again.
-            self.credit += 1;
+            self.pay();
         }
+    }
+
+    /// The instance's `resume` is about to be called. The poll that it asks for is the application's, not the timer's.
+    pub fn handle_resume(&mut self) {
+        self.pay();
+    }
+
+    fn pay(&mut self) {
+        self.credit = self.credit.saturating_add(1).min(MAX_CREDIT);
     }
 
     /// The settings were changed to these.

@@ -183,6 +183,9 @@ impl World<'_> {
                 }
                 WaitStep::Resume { napi } => {
                     let queue = self.queue_of(napi);
+                    if let Some(monitor) = &mut self.queues[queue].monitor {
+                        monitor.handle_resume();
+                    }
                     let actions = self.queues[queue].napi.act(Call::Resume(now));
                     self.carry_out(queue, self.threads[thread].cpu, actions);
                 }

@@ -203,7 +203,9 @@ impl World {
 
     fn resume(&mut self, app: usize, napi: NapiId) {
         let Some(instance) = self.lookup(napi) else { return };
-        let actions = self.instances[instance].napi.resume(self.now);
+        let on = &mut self.instances[instance];
+        on.monitor.handle_resume();
+        let actions = on.napi.resume(self.now);
         self.act(instance, self.poller_cpu(app), actions);
     }
 }
