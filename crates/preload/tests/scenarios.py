@@ -459,6 +459,10 @@ def ring(milliseconds):
     signal.setitimer(signal.ITIMER_REAL, milliseconds / 1000)
 
 
+# Milliseconds until a signal comes: it must find the call that is to be interrupted, also on a machine that is busy.
+LATER = 100
+
+
 def signals():
     old = signal.signal(signal.SIGALRM, handled)
     listener = listening()
@@ -480,26 +484,26 @@ def signals():
         signal.siginterrupt(signal.SIGALRM, not restarts)
         say("restarts" if restarts else "interrupts")
         before = handled.count
-        ring(30)
+        ring(LATER)
         say("poll", poll([(connection, IN)], 20), handled.count - before)
-        ring(30)
+        ring(LATER)
         say("mixed poll", poll([(connection, IN), (reader, IN)], None), handled.count - before)
-        ring(30)
+        ring(LATER)
         answer, _, left = choose([connection], seconds=20)
         say("select", answer, 15 < left < 20, handled.count - before)
-        ring(30)
+        ring(LATER)
         say("epoll", epoll.wait(20), handled.count - before)
         for call in ("read", "recv", "recvfrom", "accept"):
-            ring(30)
+            ring(LATER)
             if restarts:
-                peer("later", 120, *(("connect", listener.getsockname()[1]) if call == "accept" else ("send", number, "abc")))
+                peer("later", 3 * LATER, *(("connect", listener.getsockname()[1]) if call == "accept" else ("send", number, "abc")))
             answer = receive(call)
             if answer >= 0 and call == "accept":
                 os.close(answer)
                 answer = "accepted"
             say(call, answer if isinstance(answer, str) else result(answer), handled.count - before)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 20, 0))
-        ring(30)
+        ring(LATER)
         say("with a limit", result(receive("read")), handled.count - before)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 20000))
         say("limit", result(receive("read")))
