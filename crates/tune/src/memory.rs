@@ -3,9 +3,8 @@
 //! Loads are kept in *regions*, four to a factor of two. In a region every choice that was ever used there has a cell with
 //! two figures: the time that requests took, and the CPU time for each packet; each with its mean and its usual deviation.
 //! The first five samples give the median of what they cost, and the second lowest of their latencies, so that a stall of the
-//! machine in some of them is no lesson: stalls only ever add to latency. Later ones count
-//! for at least a twelfth, so that what is long past fades, and one that is far out moves a figure by a few deviations at
-//! the most.
+//! machine in some of them is no lesson: stalls only ever add to latency. Later ones count for at least a twelfth, so that what
+//! is long past fades, and one that is far out moves a figure by a few deviations at the most.
 
 use abey_delivery::{Family, Nanos};
 
