@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use abey_delivery::NapiSettings;
@@ -310,7 +310,7 @@ fn a_program_gets_its_cpus_and_a_unit_its_drop_in() {
     let last = CpuList::online().expect("CPUs").iter().last().expect("a CPU");
     // A file of its own, so that no other process is meant.
     let program = policies.0.path().join("sleeper");
-    fs::copy(fs::canonicalize("/bin/sleep").expect("sleep"), &program).expect("a copy");
+    common::copy_program(Path::new("/bin/sleep"), &program);
     let sleeper = Running::start({
         let mut command = Command::new(&program);
         command.arg("60");

@@ -225,7 +225,7 @@ struct Programs {
 impl Programs {
     fn new(place: &Path, count: usize) -> Self {
         let program = place.join("sleeper");
-        fs::copy(fs::canonicalize("/bin/sleep").expect("sleep"), &program).expect("a copy");
+        common::copy_program(Path::new("/bin/sleep"), &program);
         let start = |_| {
             let mut command = Command::new(&program);
             command.arg("120");

@@ -197,7 +197,7 @@ fn an_installed_command_says_that_its_library_is_missing_and_finds_it_where_it_s
     let prefix = prefix.path().canonicalize().expect("a path");
     let (exe, lib) = (prefix.join("bin/abey"), prefix.join("lib"));
     fs::create_dir_all(prefix.join("bin")).expect("bin");
-    fs::copy(ABEY, &exe).expect("the command");
+    common::copy_program(Path::new(ABEY), &exe);
     let run = || {
         let mut command = Command::new(&exe);
         command.env_remove("ABEY_LIBRARY").args(["run", "--mode", "suspend20", "--dev", "no-such-dev0", "--", "true"]);

@@ -299,7 +299,7 @@ fn a_program_that_changes_its_user_when_it_starts_is_left_alone() {
     let here = tempfile::tempdir().expect("directory");
     fs::set_permissions(here.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
     let program = here.path().join("env");
-    fs::copy(common::which("env").expect("everybody has it"), &program).expect("a copy");
+    common::copy_program(&common::which("env").expect("everybody has it"), &program);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("permissions");
     let nic = common::unique("memory:abey-workers-");
     let run = |options: &[&str]| {

@@ -126,7 +126,7 @@ fn programs_of_the_policy_busy_poll_and_a_kill_puts_back_all_groups() {
     let before = parameters();
     let place = tempfile::tempdir().expect("directory");
     let server = place.path().join("server");
-    fs::copy(common::which("sleep").expect("coreutils"), &server).expect("a program of its own");
+    common::copy_program(&common::which("sleep").expect("coreutils"), &server);
     let program = format!(
         "[[program]]\nexecutable = \"{}\"\ndevice = \"{}\"\nqueues = \"0\"\n",
         server.display(),

@@ -185,7 +185,9 @@ fn without_permission_the_reason_is_given() {
     // A child under another user's number looks at this process, through the same code: the test program itself.
     let me = std::env::current_exe().expect("the test program");
     let copy = std::env::temp_dir().join(format!("abey-process-{}", std::process::id()));
-    std::fs::copy(me, &copy).expect("a copy anybody may run");
+    // By another process: what this one writes, its other threads' children have open, and could not be started (ETXTBSY).
+    let copied = Command::new("cp").args([&me, &copy]).status().expect("cp starts");
+    assert!(copied.success(), "a copy anybody may run");
     let output = Command::new(&copy)
         .args(["--exact", "look_from_outside", "--ignored", "--nocapture"])
         .env("ABEY_TEST_TARGET", std::process::id().to_string())

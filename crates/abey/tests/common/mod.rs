@@ -54,6 +54,13 @@ pub(crate) fn which(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(more).map(|place| place.join(program)).find(|file| file.is_file())
 }
 
+/// Makes a copy of a program, which can be started at once. Another process writes it: were it open for writing here, a test
+/// that forks at that moment would have it open as well, and the kernel does not start what somebody may write to (ETXTBSY).
+pub(crate) fn copy_program(from: &Path, to: &Path) {
+    let status = quiet("cp").arg("-L").args([from, to]).status().expect("cp starts");
+    assert!(status.success(), "a copy of {}: {status}", from.display());
+}
+
 /// `libabey.so`, which `cargo test --workspace` builds. That it is missing is a failure and no reason to skip: a test
 /// run that has not got it would show nothing and look well.
 pub(crate) fn library() -> PathBuf {

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use abey_linux::library::FILE_NAME;
 
-use super::{ABEY, has, library, quiet};
+use super::{ABEY, copy_program, has, library, quiet};
 
 /// The command and its library where nobody may execute them, for a user without any capability.
 pub(crate) struct Nobody {
@@ -26,7 +26,7 @@ impl Nobody {
         // A debug build is large: a second name is enough where the file system allows it.
         let put = |from: &Path, name: &str| {
             let to = place.path().join(name);
-            fs::hard_link(from, &to).or_else(|_| fs::copy(from, &to).map(drop)).expect("a copy");
+            fs::hard_link(from, &to).unwrap_or_else(|_| copy_program(from, &to));
             open(&to);
         };
         put(Path::new(ABEY), "abey");
