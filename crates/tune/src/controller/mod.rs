@@ -334,13 +334,10 @@ impl Controller {
         let here = self.memory().forecast(self.current, load);
         self.watch = GoalWatch::default();
         self.trial = None;
+        // What usually keeps it here was missed by chance, and nothing is known to be safer.
+        let by_chance = self.usually_keeps(load);
         match (nearest, here) {
-            // What usually keeps it here was missed by chance, and nothing is known to be safer.
-            _ if self.usually_keeps(load) => {
-                self.restraint.pardoned(self.current, load);
-                self.keep(otherwise)
-            }
-            (Some((nearest, there)), Some(here)) if self.held(&there) < 0.95 * self.held(&here) => {
+            (Some((nearest, there)), Some(here)) if !by_chance && self.held(&there) < 0.95 * self.held(&here) => {
                 self.restraint.moved(now, load, direction);
                 self.take(load, nearest);
                 Why::OutOfReach
