@@ -172,6 +172,7 @@ impl Round<'_> {
                 WaitStep::Deliver => break true,
                 WaitStep::TimedOut => break false,
                 WaitStep::Sleep { until } => {
+                    debug_assert!(events.is_empty(), "an edge is told once, so nobody would wake the thread for it");
                     self.touch_members(touched);
                     // What the softirq does on this thread is not the wait's business: as in the kernel it sleeps on, until
                     // there are events.

@@ -44,10 +44,16 @@ fn record(scenario: &Scenario) -> Recording {
 fn play(recording: &Recording, settings: ModeSettings, responder: Responder) -> Vec<Transition> {
     // A thread of its own, as what waits keep for their thread starts anew.
     let events = recording.events.iter().copied().collect();
-    std::thread::spawn(move || perform(events, settings, responder)).join().expect("it was played")
+    std::thread::spawn(move || perform(events, settings, responder, Interest::IN)).join().expect("it was played").0
 }
 
-fn perform(events: VecDeque<External>, settings: ModeSettings, responder: Responder) -> Vec<Transition> {
+/// The transitions, and how many waits of the event loop ended with events.
+fn perform(
+    events: VecDeque<External>,
+    settings: ModeSettings,
+    responder: Responder,
+    interest: Interest,
+) -> (Vec<Transition>, usize) {
     NOW.set(Some(Nanos::ZERO));
     let ring = Ring::default();
     let trace = Arc::new(Mutex::new(Vec::new()));
@@ -62,7 +68,7 @@ fn perform(events: VecDeque<External>, settings: ModeSettings, responder: Respon
     let epoll = runtime.epoll();
     if responder == Responder::EventLoop {
         socket.set_nonblocking(true);
-        epoll.add(&socket, 0, Interest::IN).expect("added");
+        epoll.add(&socket, 0, interest).expect("added");
     }
     let stage = Stage {
         events,
@@ -73,6 +79,7 @@ fn perform(events: VecDeque<External>, settings: ModeSettings, responder: Respon
     };
     STAGE.set(Some(stage));
     let timeout = settings.max_wait.map(Duration::from);
+    let mut waits = 0;
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let mut told = Vec::new();
         loop {
@@ -82,6 +89,7 @@ fn perform(events: VecDeque<External>, settings: ModeSettings, responder: Respon
                 continue;
             }
             if epoll.wait(&mut told, 64, timeout).expect("a wait") > 0 {
+                waits += 1;
                 // A server takes all there is, and only then serves.
                 while match socket.recv_from(&mut [0; 8]) {
                     Ok(_) => true,
@@ -95,7 +103,7 @@ fn perform(events: VecDeque<External>, settings: ModeSettings, responder: Respon
     assert!(ended.is::<Over>(), "the application failed");
     let trace = std::mem::take(&mut *trace.lock().expect("not poisoned"));
     drop((epoll, socket, runtime));
-    trace
+    (trace, waits)
 }
 
 fn nothing_more(error: &Error) -> bool {
@@ -158,6 +166,22 @@ fn also_with_everybody_at_once_and_more_than_one_softirq_run_does() {
     let is_full = |one: &Transition| matches!(one.call, Call::BeginPoll(PollContext::Softirq) | Call::PollDone(_, 64));
     // Five full polls, each with its beginning.
     assert!(same.windows(10).any(|polls| polls.iter().all(is_full)), "no run was over its limit");
+}
+
+/// An edge is told once, so a wait that has it may not sleep on it.
+#[test]
+fn an_edge_that_comes_when_the_wait_is_about_to_sleep_is_told() {
+    let arrival = What::Arrival { others: 0, requests: 1 };
+    let first = [arrival, What::Interrupt, What::Step];
+    // The next wait begins and polls, lets the instance go, and the packet comes before it resumes that.
+    let second = [What::Step, What::Step, arrival, What::Step];
+    let events =
+        first.into_iter().chain(second).zip(1..).map(|(what, at)| External { at: Nanos::from_micros(at), what });
+    let settings = scenario("suspend20".parse().expect("a mode"), Load::Closed, 1).settings;
+    for interest in [Interest::IN, Interest::IN | Interest::EDGE] {
+        let (_, waits) = perform(events.clone().collect(), settings, Responder::EventLoop, interest);
+        assert_eq!(waits, 2, "{interest:?}");
+    }
 }
 
 /// The number of the `nth` event of this kind.

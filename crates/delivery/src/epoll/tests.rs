@@ -147,3 +147,36 @@ fn a_signal_lets_go_first() {
     assert_eq!(wait.next(&mut epoll, us(1), false), WaitStep::Resume { napi: a });
     assert_eq!(wait.next(&mut epoll, us(1), false), WaitStep::TimedOut);
 }
+
+#[test]
+fn what_comes_while_instances_are_resumed_is_delivered_and_not_slept_on() {
+    let [a] = ids();
+    for config in [EpollConfig::LINUX, EpollConfig::default()] {
+        let mut epoll = context(config, 0, &[a]);
+        // It goes before the end of the time, too.
+        for deadline in [None, Some(us(1))] {
+            epoll.handle_ready(a);
+            let mut wait = wait(deadline);
+            assert_eq!(wait.next(&mut epoll, us(0), false), poll(a, 64));
+            assert_eq!(wait.next(&mut epoll, us(0), false), WaitStep::EndPoll { napi: a });
+            assert_eq!(wait.next(&mut epoll, us(0), false), WaitStep::Resume { napi: a });
+            let mut step = wait.next(&mut epoll, us(2), true);
+            if config == EpollConfig::default() {
+                assert_eq!(step, WaitStep::Suspend { napi: a });
+                step = wait.next(&mut epoll, us(2), true);
+            }
+            assert_eq!(step, WaitStep::Deliver, "in Linux the instance is forgotten, so nothing is suspended");
+        }
+    }
+}
+
+#[test]
+fn a_signal_at_the_beginning_ends_the_wait_unless_there_are_events() {
+    let [a] = ids();
+    let mut epoll = context(EpollConfig::default(), 0, &[a]);
+    for (ready, expected) in [(false, WaitStep::TimedOut), (true, WaitStep::Suspend { napi: a })] {
+        let mut wait = wait(None);
+        wait.handle_signal(us(0));
+        assert_eq!(wait.next(&mut epoll, us(0), ready), expected);
+    }
+}

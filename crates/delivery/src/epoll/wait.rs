@@ -77,7 +77,8 @@ impl EpollWait {
             Phase::Iterating { busy, .. } => {
                 self.phase = Phase::Ending { nth: 0, prefer: busy.prefer, zero: false };
             }
-            Phase::Check { .. } => self.phase = Phase::Over,
+            // No instance is held, so the end comes at once; events go before it all the same.
+            Phase::Check { .. } => self.phase = Phase::Ending { nth: 0, prefer: false, zero: true },
             _ => {}
         }
     }
@@ -128,7 +129,12 @@ impl EpollWait {
                     if epoll.config.membership == Membership::LastReady {
                         epoll.members.clear();
                     }
-                    return self.sleep(now);
+                    // What came while the instances were resumed. Kernel: looked at once more before the thread is put in
+                    // the wait queue.
+                    if !ready {
+                        return self.sleep(now);
+                    }
+                    self.begin_suspending(epoll);
                 }
                 Phase::Suspending { nth } => {
                     if let Some(napi) = self.napis.get(nth).copied() {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use abey_delivery::{NapiId, TimerAction, WaitStep};
+use abey_delivery::{NapiId, PollContext, TimerAction, WaitStep};
 
 use abey_record::Call;
 
@@ -27,6 +27,8 @@ struct Ready {
 enum Phase {
     /// On the way through a wait; also asleep in one.
     Waiting,
+    /// In a wait, interrupted by the softirq that a resume has raised.
+    Resuming,
     /// In a busy poll of this queue.
     Polling(usize),
     Serving,
@@ -68,7 +70,7 @@ impl Server {
     /// What its thread is doing when it runs, and the queue that it polls.
     pub(super) fn doing(&self) -> (Activity, Option<usize>) {
         match self.phase {
-            Phase::Waiting => (Activity::Wait, None),
+            Phase::Waiting | Phase::Resuming => (Activity::Wait, None),
             Phase::Polling(queue) => (Activity::BusyPoll, Some(queue)),
             Phase::Serving => (Activity::Serve, None),
         }
@@ -106,6 +108,10 @@ impl World<'_> {
             Phase::Waiting => {
                 server.started = true;
                 self.begin_wait(index);
+            }
+            Phase::Resuming => {
+                server.phase = Phase::Waiting;
+                self.wait_on(index);
             }
             Phase::Polling(queue) => {
                 let thread = server.thread;
@@ -188,6 +194,12 @@ impl World<'_> {
                     }
                     let actions = self.queues[queue].napi.act(Call::Resume(now));
                     self.carry_out(queue, self.threads[thread].cpu, actions);
+                    if actions.run == Some(PollContext::Softirq) {
+                        // The softirq that this raises runs before the thread goes on.
+                        self.servers[index].phase = Phase::Resuming;
+                        self.threads[thread].left = 0;
+                        return;
+                    }
                 }
                 WaitStep::Sleep { until } => {
                     if let Some(until) = until {
