@@ -114,6 +114,39 @@ fn nginx_has_a_worker_for_each_queue_and_replaces_them_all() {
     xdp::await_nothing_left(&bed, "nginx has ended");
 }
 
+/// nginx is told of a connection's data once (EPOLLET): a request that its wait loses is never answered.
+#[test]
+fn requests_that_come_at_any_moment_of_a_wait_are_answered() {
+    if !has("nginx") {
+        return;
+    }
+    let Some(bed) = bed(2) else { return };
+    let nginx = Nginx::new(2);
+    let server = nginx.start(&bed, "suspend20", &["--strict"], false);
+    await_workers(&bed, 2, &BTreeSet::new());
+    let streams: Vec<_> = (0..4).map(|_| xdp::connect(&bed, 80).expect("connected")).collect();
+    let clients =
+        streams.into_iter().zip(1..).map(|(stream, seed)| std::thread::spawn(move || ask_often(stream, seed)));
+    let clients: Vec<_> = clients.collect();
+    clients.into_iter().for_each(|client| client.join().expect("every request was answered"));
+    server.terminate().assert_status(0);
+}
+
+/// Requests on one connection, with pauses about as long as what a wait does before it sleeps.
+fn ask_often(mut stream: std::net::TcpStream, seed: u64) {
+    use std::io::{Read, Write};
+    let mut random = seed;
+    // As many as nginx answers on one connection.
+    for request in 0..1000 {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("written");
+        let mut answer = [0; 1024];
+        let length = stream.read(&mut answer).unwrap_or_else(|error| panic!("request {request}: {error}"));
+        assert!(answer[..length].starts_with(b"HTTP/1.1 200"), "request {request}");
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(std::time::Duration::from_micros(random >> 54));
+    }
+}
+
 #[test]
 fn nginx_in_the_background_with_one_worker_has_every_queue() {
     if !has("nginx") {
