@@ -118,6 +118,6 @@ pub use counters::Counters;
 pub use epoll::{Epoll, Event, Interest, Waker};
 pub use error::{BuildError, EpollError, Error, OpenError, SetError, SystemError};
 pub use kernel::{Neighbors, Route};
-pub use outside::{Ended, Outside};
+pub use outside::{Ended, Outside, ThreadWaker};
 pub use runtime::{Builder, Census, Runtime};
 pub use socket::{Source, TcpListener, TcpStream, UdpSocket};

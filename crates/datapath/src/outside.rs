@@ -3,7 +3,13 @@
 //! The system call that a wait sleeps in belongs to whoever knows what else there is to wait for. So a sleep on both sides
 //! is one call, with the program's mask for signals in it where it has one (`ppoll(2)`), and a signal cannot come between.
 
+use std::sync::Arc;
+
 use rustix::event::{PollFd, Timespec};
+
+use crate::error::SystemError;
+use crate::local::Local;
+use crate::sleeper::Sleeper;
 
 /// See the module.
 pub trait Outside {
@@ -31,4 +37,26 @@ pub enum Ended {
     Outside,
     /// A signal came.
     Signal,
+}
+
+/// Ends the sleep of one thread's wait, from any other thread.
+///
+/// A wait asks its [`Outside`] before it sleeps, so whoever changes the answer first and then [wakes](Self::wake) is sure
+/// that the thread finds it, whether it was asleep or on the way there.
+#[derive(Clone, Debug)]
+pub struct ThreadWaker(Arc<Sleeper>);
+
+impl ThreadWaker {
+    /// Of the calling thread, for all its waits.
+    ///
+    /// # Errors
+    /// There is no descriptor left to sleep on.
+    pub fn of_this_thread() -> Result<Self, SystemError> {
+        Ok(Self(Local::get().map_err(SystemError::Sleep)?.sleeper.clone()))
+    }
+
+    /// The thread asks its [`Outside`] once more before it sleeps, or sleeps on.
+    pub fn wake(&self) {
+        self.0.wake();
+    }
 }

@@ -5,20 +5,25 @@
 //! and end where the program called, with nothing left to drop. The C library sends no signal to a thread that is not in
 //! its own calls; so we do, the same one, to threads that are known to wait in ours.
 //!
-//! What is left is a cancellation between the last look and the sleep, which is noticed when the sleep ends.
+//! A thread is known from its first call on that may wait, before it looks whether it was cancelled ([`know`]); what comes
+//! later is noted for it. It looks at that before each sleep ([`is_cancelled`]), and the wake-up ends a sleep that it is on the
+//! way to. Only a `select` with nothing left to wait for sleeps without, and has the signal alone.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use abey_datapath::ThreadWaker;
 use libc::{c_int, pid_t, pthread_t};
 
 use crate::real;
 
-/// A thread that has waited in ours.
+/// A thread that may wait in ours.
 struct Waiter {
     thread: pthread_t,
     tid: pid_t,
+    /// From its first sleep on.
+    waker: Option<ThreadWaker>,
     is_cancelled: bool,
 }
 
@@ -28,17 +33,21 @@ static WAITERS: Mutex<Vec<Waiter>> = Mutex::new(Vec::new());
 static CANCELLED: AtomicUsize = AtomicUsize::new(0);
 
 /// A thread's place among them.
-struct Known(pthread_t);
+struct Known {
+    thread: Cell<Option<pthread_t>>,
+    has_waker: Cell<bool>,
+}
 
 thread_local! {
-    static KNOWN: RefCell<Option<Known>> = const { RefCell::new(None) };
+    static KNOWN: Known = const { Known { thread: Cell::new(None), has_waker: Cell::new(false) } };
 }
 
 impl Drop for Known {
     fn drop(&mut self) {
+        let Some(thread) = self.thread.get() else { return };
         let mut waiters = waiters();
         let gone =
-            waiters.extract_if(.., |waiter| waiter.thread == self.0).filter(|waiter| waiter.is_cancelled).count();
+            waiters.extract_if(.., |waiter| waiter.thread == thread).filter(|waiter| waiter.is_cancelled).count();
         CANCELLED.fetch_sub(gone, Ordering::Relaxed);
     }
 }
@@ -47,25 +56,41 @@ fn waiters() -> MutexGuard<'static, Vec<Waiter>> {
     WAITERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The calling thread is about to sleep. Whether it was cancelled, and has not been told yet.
-pub(super) fn is_cancelled() -> bool {
-    // SAFETY: takes nothing.
-    let thread = unsafe { libc::pthread_self() };
-    KNOWN.with(|known| {
-        let mut known = known.borrow_mut();
-        if known.is_none() {
-            // SAFETY: takes nothing.
-            let tid = unsafe { libc::gettid() };
-            waiters().push(Waiter { thread, tid, is_cancelled: false });
-            *known = Some(Known(thread));
+/// The calling thread may wait. To be called before it looks whether it was cancelled.
+#[inline]
+pub(super) fn know() {
+    // A thread whose own are gone is ending, and waits no more that could be ended.
+    let _ = KNOWN.try_with(|known| {
+        if known.thread.get().is_none() {
+            note(known);
         }
     });
-    if CANCELLED.load(Ordering::Acquire) == 0 {
+}
+
+#[cold]
+fn note(known: &Known) {
+    // SAFETY: take nothing.
+    let (thread, tid) = unsafe { (libc::pthread_self(), libc::gettid()) };
+    // First, since the handler of a signal may interrupt what follows, and make calls of its own.
+    known.thread.set(Some(thread));
+    waiters().push(Waiter { thread, tid, waker: None, is_cancelled: false });
+}
+
+/// The calling thread is about to sleep. Whether it was cancelled, and has not been told yet.
+pub(super) fn is_cancelled() -> bool {
+    know();
+    let is_first = KNOWN.try_with(|known| !known.has_waker.replace(true)).unwrap_or(false);
+    if !is_first && CANCELLED.load(Ordering::Acquire) == 0 {
         return false;
     }
+    // It is what the thread is about to sleep with, so it is there.
+    let waker = is_first.then(|| ThreadWaker::of_this_thread().ok()).flatten();
+    // SAFETY: takes nothing.
+    let thread = unsafe { libc::pthread_self() };
     let mut waiters = waiters();
-    let own = waiters.iter_mut().find(|waiter| waiter.thread == thread);
-    let told = own.is_some_and(|own| std::mem::take(&mut own.is_cancelled));
+    let Some(own) = waiters.iter_mut().find(|waiter| waiter.thread == thread) else { return false };
+    own.waker = waker.or(own.waker.take());
+    let told = std::mem::take(&mut own.is_cancelled);
     CANCELLED.fetch_sub(usize::from(told), Ordering::Relaxed);
     told
 }
@@ -85,6 +110,9 @@ unsafe extern "C" fn pthread_cancel(thread: pthread_t) -> c_int {
         if let Some(waiter) = waiters.iter_mut().find(|waiter| waiter.thread == thread) {
             if !std::mem::replace(&mut waiter.is_cancelled, true) {
                 CANCELLED.fetch_add(1, Ordering::Release);
+            }
+            if let Some(waker) = &waiter.waker {
+                waker.wake();
             }
             interrupt(waiter.tid);
         }

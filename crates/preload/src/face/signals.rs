@@ -182,6 +182,9 @@ fn ended_by_signal() -> bool {
 
 /// Ends the thread if it was cancelled (a call that may wait is such a point).
 pub(crate) fn test_cancel() {
+    if super::table::is_active() {
+        super::cancel::know();
+    }
     unsafe extern "C-unwind" {
         fn pthread_testcancel();
     }
