@@ -20,6 +20,9 @@ pub enum Violation {
     /// Packets wait, and nothing will look at them.
     #[error("invariant 2, no lost wake-up: packets wait, and no owner, timer or interrupt will ever look at them")]
     LostWakeUp,
+    /// A wait looked at events, which an edge-triggered context tells once, and does not tell them.
+    #[error("invariant 2, no lost wake-up: a wait took events, and then slept or returned without them")]
+    EventsLost,
     /// An interrupt found an owner, who let go without another poll.
     #[error("invariant 2, no lost wake-up: an interrupt came while somebody owned the instance, and was forgotten")]
     InterruptForgotten,

@@ -17,6 +17,8 @@ pub enum Fault {
     NoResumeOnClose,
     /// About to sleep, the epoll context leaves its instances suspended.
     NoResumeBeforeSleep,
+    /// What comes while the instances are resumed is slept on.
+    SleepsOnEvents,
     /// Completion leaves the prefer flag set.
     PreferNotCleared,
     /// The countdown of deferrals is not refilled by work.
@@ -37,12 +39,13 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault, for the checks to go through.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::MissedFlagLost,
         Self::UnmaskWithoutRecheck,
         Self::TimerNotMovedOnSuspend,
         Self::NoResumeOnClose,
         Self::NoResumeBeforeSleep,
+        Self::SleepsOnEvents,
         Self::PreferNotCleared,
         Self::CountdownNotRefilled,
         Self::RequeueLost,

@@ -131,7 +131,7 @@ impl EpollWait {
                     }
                     // What came while the instances were resumed. Kernel: looked at once more before the thread is put in
                     // the wait queue.
-                    if !ready {
+                    if !ready || epoll.faults.has(Fault::SleepsOnEvents) {
                         return self.sleep(now);
                     }
                     self.begin_suspending(epoll);

@@ -22,6 +22,7 @@ fn habitat(fault: Fault) -> (Scope, &'static str) {
             let config = NapiConfig { suspend: SuspendVariant::Early, ..scope.config };
             (Scope { config, ..scope }, "invariant 4")
         }
+        Fault::SleepsOnEvents => (Scope { edges: true, ..scope("suspend", 1) }, "a wait took events"),
         Fault::PreferNotCleared => (scope("napibusy", 1), "prefer"),
         Fault::CountdownNotRefilled => (scope("defer", 0), "deferral"),
         Fault::RequeueLost => (scope("base", 0), "invariant 3"),

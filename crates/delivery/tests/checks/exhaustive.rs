@@ -89,6 +89,16 @@ fn every_schedule_of_one_application() {
 }
 
 #[test]
+fn every_schedule_of_one_application_that_is_told_once() {
+    for name in ["base", "defer", "napibusy", "fullbusy", "suspend"] {
+        let scope = scope(name, 1);
+        let may = May { wait_zero: true, disturb: scope.mode.max_wait.is_none(), ..scope.may };
+        let scope = Scope { edges: true, may, ..scope };
+        holds(&format!("{name}, edges"), &if scope.mode.epoll.is_some() { untimed(scope) } else { scope });
+    }
+}
+
+#[test]
 fn every_schedule_with_disabling() {
     for name in MODES {
         let scope = scope(name, 1);

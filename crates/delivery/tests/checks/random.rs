@@ -21,11 +21,11 @@ const ANYTHING: May = May {
 
 fn scopes() -> impl Strategy<Value = Scope> {
     let size = (1..=3usize, 1..=2usize, 1..=2usize, 0..=3usize, 1..=6u16);
-    let core = (0..MODES.len(), 1..=4u16, any::<bool>(), any::<bool>(), any::<bool>());
+    let core = (0..MODES.len(), 1..=4u16, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let softirq = (1..=6u32, 1..=3u64);
     (size, core, softirq).prop_map(|(size, core, softirq)| {
         let (instances, cpus, workers, apps, capacity) = size;
-        let (nth, weight, early, returns, changes) = core;
+        let (nth, weight, early, returns, changes, edges) = core;
         // The early variant suspends on completion for whoever asked the owner to yield. If they left before suspension
         // was switched on, nobody resumes; that ends with the safety timer.
         let suspend = if early && !changes { SuspendVariant::Early } else { SuspendVariant::Merged };
@@ -37,6 +37,7 @@ fn scopes() -> impl Strategy<Value = Scope> {
             cpus,
             workers,
             apps,
+            edges,
             capacity,
             config: NapiConfig { weight, suspend, ..NapiConfig::default() },
             epoll: EpollConfig { membership, zero_timeout },

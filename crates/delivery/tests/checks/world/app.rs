@@ -12,6 +12,9 @@ pub(crate) struct App {
     waits: Waits,
     /// Its sockets have data.
     pub(crate) ready: bool,
+    /// Events are taken when they are looked at, and these are.
+    edges: bool,
+    taken: bool,
     polling: Option<InPoll>,
 }
 
@@ -47,7 +50,8 @@ impl App {
                 Waits::Epoll { epoll, wait: EpollWait::new(poller) }
             }
         };
-        Self { state: AppState::Processing, waits, ready: false, polling: None }
+        let edges = scope.edges;
+        Self { state: AppState::Processing, waits, ready: false, edges, taken: false, polling: None }
     }
 
     /// Packets for its sockets came in on this instance.
@@ -105,7 +109,7 @@ impl App {
                 }
             }
             (AppState::Processing, None) => {
-                if self.ready {
+                if self.ready && !self.edges {
                     steps.push(Step::Consume(n));
                 }
                 steps.push(Step::Wait(n));
@@ -144,9 +148,11 @@ impl World {
         let now = self.now;
         let app = &mut self.apps[n];
         app.state = AppState::Waiting;
+        app.taken |= app.edges && std::mem::take(&mut app.ready);
+        let ready = app.ready || app.taken;
         let (step, poller) = match &mut app.waits {
-            Waits::Epoll { epoll, wait } => (wait.next(epoll, now, app.ready), wait.poller()),
-            Waits::Socket { wait, .. } => (wait.next(now, app.ready), wait.poller()),
+            Waits::Epoll { epoll, wait } => (wait.next(epoll, now, ready), wait.poller()),
+            Waits::Socket { wait, .. } => (wait.next(now, ready), wait.poller()),
         };
         match step {
             WaitStep::Poll { napi, budget, prefer } => {
@@ -176,10 +182,16 @@ impl World {
             }
             WaitStep::Resume { napi } => {
                 self.resume(n, napi);
-                return Ok(false);
+                // Before the thread goes on the softirq may run that this has raised.
+                return Ok(self.apps[n].edges);
             }
+            WaitStep::Sleep { .. } | WaitStep::TimedOut if self.apps[n].taken => return Err(Violation::EventsLost),
             WaitStep::Sleep { until } => self.apps[n].state = AppState::Asleep { until },
-            WaitStep::Deliver | WaitStep::TimedOut => self.apps[n].state = AppState::Processing,
+            WaitStep::Deliver => {
+                self.apps[n].taken = false;
+                self.apps[n].state = AppState::Processing;
+            }
+            WaitStep::TimedOut => self.apps[n].state = AppState::Processing,
         }
         Ok(true)
     }

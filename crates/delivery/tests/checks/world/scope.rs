@@ -12,6 +12,8 @@ pub(crate) struct Scope {
     pub(crate) cpus: usize,
     pub(crate) workers: usize,
     pub(crate) apps: usize,
+    /// Events are told once: whoever looks at them has taken them.
+    pub(crate) edges: bool,
     /// Packets that a queue can hold.
     pub(crate) capacity: u16,
     pub(crate) mode: ModeSettings,
@@ -65,6 +67,7 @@ impl Scope {
             cpus: 1,
             workers: 1,
             apps: 0,
+            edges: false,
             capacity: 2,
             mode,
             config: NapiConfig { weight: 2, ..NapiConfig::default() },
