@@ -182,14 +182,13 @@ impl Queue {
         self.wake_all();
     }
 
-    /// Collects up to `max` events. `candidates` is scratch.
+    /// Collects up to `max` events; none only if no socket in the queue has any. `candidates` is scratch.
     pub(super) fn harvest(&self, candidates: &mut Vec<Candidate>, events: &mut Vec<Event>, max: usize) {
-        candidates.clear();
-        if !self.inner().take_candidates(candidates, max) {
-            return;
+        // Sockets that were told of and have been emptied since are in the queue still, before others.
+        while events.is_empty() && self.inner().take_candidates(candidates, max) {
+            self.ask(candidates);
+            self.inner().report(candidates, events);
         }
-        self.ask(candidates);
-        self.inner().report(candidates, events);
     }
 
     /// Asks the shards what the candidates are ready for.
@@ -214,8 +213,12 @@ impl Queue {
 impl Candidate {
     /// What is to be told of it.
     pub(super) fn told(&self) -> Readiness {
-        let conditions = self.interest.conditions();
-        let is_news = !self.interest.contains(Interest::EDGE) || self.edges.intersects(conditions);
+        self.told_for(self.interest)
+    }
+
+    fn told_for(&self, interest: Interest) -> Readiness {
+        let conditions = interest.conditions();
+        let is_news = !interest.contains(Interest::EDGE) || self.edges.intersects(conditions);
         if is_news { self.readiness.and(conditions) } else { Readiness::NONE }
     }
 }
@@ -268,9 +271,10 @@ impl Inner {
             if let Some(sleeper) = self.sleepers.pop() {
                 posted = Posted { calls: sleeper.wake(), woke: true };
             }
-            if let Some(bell) = &mut self.bell {
-                posted.calls += bell.ring();
-            }
+        }
+        // Also for one in the queue that was told of before and has been emptied since: the bell has fallen silent then.
+        if let Some(bell) = &mut self.bell {
+            posted.calls += bell.ring();
         }
         posted
     }
@@ -289,9 +293,13 @@ impl Inner {
     }
 
     fn take_candidates(&mut self, candidates: &mut Vec<Candidate>, max: usize) -> bool {
-        for _ in 0..max {
+        candidates.clear();
+        let mut taken = 0;
+        while taken < max {
             let Some(key) = self.ready.pop_front() else { break };
+            // One that is gone leaves its place.
             let Some(entry) = self.entries.get_mut(key) else { continue };
+            taken += 1;
             entry.queued = false;
             let edges = std::mem::take(&mut entry.edges);
             candidates.extend(entry.parts.iter().map(|&place| Candidate {
@@ -307,11 +315,12 @@ impl Inner {
 
     /// Turns candidates into events, and puts level-triggered sockets back: they are looked at again in the next wait.
     fn report(&mut self, candidates: &[Candidate], events: &mut Vec<Event>) {
-        let others = self.ready.len();
         for parts in candidates.chunk_by(|a, b| a.key == b.key) {
-            let Candidate { key, interest, .. } = parts[0];
+            let key = parts[0].key;
             let Some(entry) = self.entries.get_mut(key) else { continue };
-            let told = parts.iter().fold(Readiness::NONE, |all, part| all | part.told());
+            // Another thread may have changed it since it was taken: what counts is what it is in for now.
+            let interest = entry.interest;
+            let told = parts.iter().fold(Readiness::NONE, |all, part| all | part.told_for(interest));
             let edge = interest.contains(Interest::EDGE);
             if entry.spent || told.is_empty() {
                 continue;
@@ -323,8 +332,9 @@ impl Inner {
                 self.ready.push_back(key);
             }
         }
-        // There was more than this wait took: somebody else may take it.
-        if others > 0
+        // There is more than this wait took, or a level-triggered socket that this thread need not empty: a thread that fell
+        // asleep while the queue was empty, or before, is to look too. Kernel: so at the end of every scan of the list.
+        if !self.ready.is_empty()
             && let Some(sleeper) = self.sleepers.pop()
         {
             sleeper.wake();

@@ -192,6 +192,44 @@ fn woken_of_three(client: &Runtime, server: &Runtime, listener: &TcpListener) ->
 }
 
 #[test]
+fn a_socket_that_was_emptied_takes_nobodys_place() {
+    let (client, server) = pair(mode("base"), 1);
+    let sockets = [8, 9].map(|port| UdpSocket::bind(&server, at(port)).expect("bound"));
+    let there = UdpSocket::bind(&client, "10.0.0.1:0".parse().expect("an address")).expect("bound");
+    let epoll = server.epoll();
+    for (token, socket) in sockets.iter().enumerate() {
+        epoll.add(socket, token as u64, Interest::IN).expect("new");
+    }
+    there.send_to(b"a", Some(at(8))).expect("sent");
+    assert_eq!(wait(&epoll)[0].token, 0);
+    sockets[0].recv_from(&mut [0; 8]).expect("there");
+    there.send_to(b"b", Some(at(9))).expect("sent");
+    eventually("it arrives", || sockets[1].readiness().contains(abey_datapath::Readiness::READABLE));
+    let mut events = Vec::new();
+    assert_eq!(epoll.wait(&mut events, 1, Some(Duration::ZERO)).expect("a wait"), 1, "the first has nothing any more");
+    assert_eq!(events[0].token, 1);
+}
+
+/// As in the kernel: who takes an event and does not read leaves it to the others.
+#[test]
+fn what_one_thread_leaves_unread_another_that_sleeps_is_told_in_every_mode() {
+    for mode in every_mode() {
+        let (client, server) = pair(mode, 1);
+        let here = UdpSocket::bind(&server, at(8)).expect("bound");
+        let there = UdpSocket::bind(&client, "10.0.0.1:0".parse().expect("an address")).expect("bound");
+        let epoll = server.epoll();
+        epoll.add(&here, 1, Interest::IN).expect("new");
+        std::thread::scope(|scope| {
+            let waits = [0, 1, 2].map(|_| scope.spawn(|| assert_eq!(wait(&epoll)[0].token, 1, "{mode}")));
+            // Time to fall asleep.
+            std::thread::sleep(Duration::from_millis(20));
+            there.send_to(b"a", Some(at(8))).expect("sent");
+            waits.into_iter().for_each(|wait| wait.join().expect("told"));
+        });
+    }
+}
+
+#[test]
 fn misuse_is_an_error() {
     let (client, server) = pair(mode("base"), 1);
     let listener = listener(&server);

@@ -151,6 +151,27 @@ fn a_bell_rings_while_there_are_events() {
 }
 
 #[test]
+fn a_bell_rings_again_for_a_socket_that_was_told_of_before() {
+    let (client, server) = pair(mode("base"), 1);
+    let here = abey_datapath::UdpSocket::bind(&server, at(9)).expect("bound");
+    let there = abey_datapath::UdpSocket::bind(&client, "10.0.0.1:0".parse().expect("an address")).expect("bound");
+    let epoll = server.epoll();
+    epoll.add(&here, 1, Interest::IN).expect("new");
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+    epoll.set_bell(Some(bell.try_clone().expect("a copy")));
+    for round in 0..3 {
+        there.send_to(b"a", Some(at(9))).expect("sent");
+        let mut one = [PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
+        let patience = Timespec { tv_sec: 30, tv_nsec: 0 };
+        assert_eq!(poll(&mut one, Some(&patience)), Ok(1), "round {round}");
+        assert_eq!(epoll.wait(&mut Vec::new(), 4, Some(Duration::ZERO)).expect("a wait"), 1);
+        here.recv_from(&mut [0; 8]).expect("there");
+        // Nobody waits again before the next one comes.
+        epoll.settle_bell();
+    }
+}
+
+#[test]
 fn a_socket_is_in_once_under_each_name() {
     let (client, server) = pair(mode("base"), 1);
     let listener = abey_datapath::TcpListener::bind(&server, at(9)).expect("a listener");
