@@ -112,6 +112,12 @@ impl Cover {
         self.timer = None;
     }
 
+    /// When the service thread looks by itself.
+    #[cfg(test)]
+    pub(crate) fn timer(&self) -> Option<u64> {
+        self.timer
+    }
+
     /// Makes somebody responsible. `unmasked`: the interrupt may come; `deadline`: when somebody must look.
     pub(crate) fn settle(&mut self, unmasked: bool, deadline: Option<u64>) -> Orders {
         let mut orders = Orders::default();

@@ -46,13 +46,14 @@ impl Pool {
         self.work.notify_all();
     }
 
-    /// A worker's turn, on the calling thread.
+    /// A worker's turn, on the calling thread. Whether there was something to do.
     #[cfg(test)]
-    pub(crate) fn work_once(&self) {
-        let Some(napi) = self.state().list.take() else { return };
+    pub(crate) fn work_once(&self) -> bool {
+        let Some(napi) = self.state().list.take() else { return false };
         let shard = self.state().shards[napi.as_usize()].upgrade();
         let outcome = shard.map_or(Outcome::Released, |shard| shard.worker_poll());
         self.state().list.handle_polled(napi, outcome);
+        true
     }
 
     /// A worker's life.

@@ -131,6 +131,11 @@ fn block(
         Ok(Found { own: descriptors.iter().any(|descriptor| !descriptor.revents().is_empty()), outside })
     };
     let answer = match until {
+        #[cfg(test)]
+        until if crate::replay::is_live() => crate::replay::asleep(until, || {
+            let found = call(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+            Ok((found, found.own || found.outside))
+        }),
         Some(until) => sleep_until(local, clock, until, &mut call),
         None => call(None),
     };
@@ -170,6 +175,8 @@ fn sleep_until(
 }
 
 fn spin_until(clock: Clock, until: Nanos) {
+    #[cfg(test)]
+    crate::replay::spin(until);
     while clock.now() < until {
         std::hint::spin_loop();
     }

@@ -186,7 +186,11 @@ impl Queue {
     pub(super) fn harvest(&self, candidates: &mut Vec<Candidate>, events: &mut Vec<Event>, max: usize) {
         // Sockets that were told of and have been emptied since are in the queue still, before others.
         while events.is_empty() && self.inner().take_candidates(candidates, max) {
+            #[cfg(test)]
+            crate::replay::point();
             self.ask(candidates);
+            #[cfg(test)]
+            crate::replay::point();
             self.inner().report(candidates, events);
         }
     }

@@ -18,6 +18,7 @@
 //!   recorded run is told beforehand.
 //! - The number under which a thread busy polls is left out of the comparison.
 
+mod live;
 mod ring;
 mod tests;
 
@@ -91,7 +92,7 @@ fn play(event: External) {
             shard.serve(Causes { nic: true, ..NOTHING });
         }
         What::Timer => _ = shard.serve(Causes { timer: true, ..NOTHING }),
-        What::Turn if context == PollContext::Workqueue => pool.work_once(),
+        What::Turn if context == PollContext::Workqueue => _ = pool.work_once(),
         What::Turn => _ = shard.serve_poll(),
         What::Woken | What::Step => {}
     }
@@ -113,7 +114,10 @@ pub(crate) fn pause() {
     if is_playing() {
         until_step();
     }
+    live::pause();
 }
+
+pub(crate) use live::{asleep, is_live, point, spin};
 
 /// The application sleeps until then; it drives the shard if it has an answer to whether it listens to the interrupt.
 /// Whether it was woken, and whether the interrupt woke it.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use abey_nic::{Capabilities, Counters, Frame, LinkState, MemoryShape, QueuePair, ReceiveError, TransmitError};
 use rustix::event::{EventfdFlags, eventfd};
@@ -18,13 +18,44 @@ pub(super) struct Ring(Arc<Mutex<State>>);
 struct State {
     frames: VecDeque<Vec<u8>>,
     raised: bool,
+    /// Where arrivals make the descriptor readable.
+    signals: Option<(Signals, OwnedFd)>,
+    is_readable: bool,
+    masked: bool,
+    /// Datagrams that were taken out of the ring, by the second byte of the port.
+    taken: [u32; 16],
+}
+
+impl State {
+    /// Makes the descriptor say what is so.
+    fn settle(&mut self) {
+        let Some((signals, event)) = &self.signals else { return };
+        let readable = if *signals == Signals::Level { !self.frames.is_empty() } else { self.raised };
+        if readable != std::mem::replace(&mut self.is_readable, readable) {
+            let done = if readable {
+                rustix::io::write(event, &1_u64.to_ne_bytes())
+            } else {
+                rustix::io::read(event, &mut [0; 8])
+            };
+            assert_eq!(done, Ok(8), "an eventfd of ours");
+        }
+    }
+}
+
+/// When the NIC's descriptor is readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signals {
+    /// From the first frame that comes unmasked until the interrupt is taken, as with a NIC in shared memory.
+    Unmasked,
+    /// While there are frames, masked or not, as with AF_XDP.
+    Level,
 }
 
 /// The queue pair.
 #[derive(Debug)]
 pub(super) struct RingQueue {
     ring: Ring,
-    /// Never readable: who sleeps is told in another way.
+    /// Never readable without [`Signals`]: who sleeps is told in another way.
     event: OwnedFd,
     capabilities: Capabilities,
 }
@@ -36,33 +67,56 @@ impl Ring {
 
     pub(super) fn arrive(&self, others: u32, requests: u32) {
         let frames = &mut self.state().frames;
-        frames.extend((0..others).map(|_| datagram([2, 0, 0, 0, 0, 99])));
-        frames.extend((0..requests).map(|_| datagram(STATION)));
+        frames.extend((0..others).map(|_| datagram([2, 0, 0, 0, 0, 99], 7)));
+        frames.extend((0..requests).map(|_| datagram(STATION, 7)));
+    }
+
+    /// A datagram for this port arrives.
+    pub(super) fn arrive_at(&self, port: u8) {
+        let mut state = self.state();
+        state.frames.push_back(datagram(STATION, port));
+        state.raised |= !state.masked;
+        state.settle();
+    }
+
+    /// How many datagrams for this port were taken out of the ring.
+    pub(super) fn taken(&self, port: u8) -> u32 {
+        self.state().taken[usize::from(port)]
     }
 
     pub(super) fn raise(&self) {
         self.state().raised = true;
     }
 
+    pub(super) fn signalling(&self, signals: Signals) -> RingQueue {
+        let queue = self.queue();
+        self.state().signals = Some((signals, queue.event.try_clone().expect("a descriptor")));
+        queue
+    }
+
     pub(super) fn queue(&self) -> RingQueue {
         // What it can do is what a shared-memory NIC can.
-        let pair = abey_nic::pair(MemoryShape::default()).expect("memory");
-        let capabilities = pair.0[0].capabilities();
+        static CAPABILITIES: OnceLock<Capabilities> = OnceLock::new();
+        let capabilities = CAPABILITIES.get_or_init(|| {
+            let pair = abey_nic::pair(MemoryShape::default()).expect("memory");
+            pair.0[0].capabilities()
+        });
+        let capabilities = *capabilities;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor");
         RingQueue { ring: self.clone(), event, capabilities }
     }
 }
 
-/// A datagram from 10.0.0.1 to port 7 of 10.0.0.2, whose stack takes it if the station is its own.
-fn datagram(station: [u8; 6]) -> Vec<u8> {
+/// A datagram from 10.0.0.1 to a port of 10.0.0.2, whose stack takes it if the station is its own.
+fn datagram(station: [u8; 6], port: u8) -> Vec<u8> {
     let mut frame = [&station[..], &[2, 0, 0, 0, 0, 1], &[0x08, 0x00]].concat();
     let mut header = [0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let sum: u32 = header.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
     header[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
     frame.extend(header);
-    // Port 9 to port 7, 9 bytes, no checksum, one byte of data.
-    frame.extend([0, 9, 0, 7, 0, 9, 0, 0, 1]);
+    // From port 9, 9 bytes, no checksum, one byte of data.
+    frame.extend([0, 9, 0, port, 0, 9, 0, 0, 1]);
     frame
 }
 
@@ -79,6 +133,10 @@ impl QueuePair for RingQueue {
         for (frame, bytes) in frames.iter_mut().zip(state.frames.drain(..count)) {
             frame.set(&bytes);
         }
+        for port in frames[..count].iter().filter_map(|frame| frame.get(37)) {
+            state.taken[usize::from(*port)] += 1;
+        }
+        state.settle();
         Ok(count)
     }
 
@@ -90,14 +148,28 @@ impl QueuePair for RingQueue {
         Ok(())
     }
 
-    fn mask(&mut self) {}
+    fn mask(&mut self) {
+        self.ring.state().masked = true;
+    }
 
     fn unmask(&mut self) -> bool {
-        !self.ring.state().frames.is_empty()
+        let mut state = self.ring.state();
+        state.masked = false;
+        !state.frames.is_empty()
+    }
+
+    fn tells_while_masked(&self) -> bool {
+        matches!(self.ring.state().signals, Some((Signals::Level, _)))
     }
 
     fn acknowledge(&mut self) -> Result<bool, ReceiveError> {
-        Ok(std::mem::take(&mut self.ring.state().raised))
+        let mut state = self.ring.state();
+        if matches!(state.signals, Some((Signals::Level, _))) {
+            return Ok(!state.frames.is_empty());
+        }
+        let raised = std::mem::take(&mut state.raised);
+        state.settle();
+        Ok(raised)
     }
 
     fn counters(&self) -> Counters {

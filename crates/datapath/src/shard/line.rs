@@ -63,9 +63,19 @@ impl Line {
 
     /// Sleeps until something happens. One system call.
     pub(crate) fn sleep(&self, events: &mut Vec<Event>) -> Causes {
+        self.wait(events, None)
+    }
+
+    /// Whether the NIC's descriptor, armed, is readable; if so it is armed no more.
+    #[cfg(test)]
+    pub(crate) fn fires(&self) -> bool {
+        self.wait(&mut Vec::with_capacity(4), Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).nic
+    }
+
+    fn wait(&self, events: &mut Vec<Event>, timeout: Option<&Timespec>) -> Causes {
         let mut causes = Causes::default();
         events.clear();
-        if epoll::wait(&self.epoll, spare_capacity(events), None).is_err() {
+        if epoll::wait(&self.epoll, spare_capacity(events), timeout).is_err() {
             return causes;
         }
         for event in events.iter() {

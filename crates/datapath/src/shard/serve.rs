@@ -45,6 +45,33 @@ impl Shard {
         (self.let_go(held), idle)
     }
 
+    /// A turn of the service thread, on the calling thread and without sleeping: as in [`crate::service::run`], where
+    /// `polls` says that it is polling. Whether there was something to do.
+    #[cfg(test)]
+    pub(crate) fn play_service(&self, polls: &mut bool) -> bool {
+        if *polls {
+            *polls = self.serve_poll().0;
+            return true;
+        }
+        let now = self.clock.now();
+        let causes = Causes {
+            nic: self.line.fires(),
+            timer: self.service_timer().is_some_and(|at| at <= now),
+            woken: self.service.forget(),
+        };
+        if causes == Causes::default() {
+            return false;
+        }
+        *polls = self.serve(causes);
+        true
+    }
+
+    /// When the service thread looks by itself.
+    #[cfg(test)]
+    pub(crate) fn service_timer(&self) -> Option<abey_delivery::Nanos> {
+        self.lock.lock().0.cover.timer().map(abey_delivery::Nanos::from_nanos)
+    }
+
     /// Whether somebody waits for the lock.
     pub(crate) fn is_contended(&self) -> bool {
         self.lock.is_contended()

@@ -1,0 +1,160 @@
+//! Random plays in every mode.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use abey_delivery::{Mode, Nanos};
+use abey_nic::QueuePair;
+use abey_nic::rss::{Rss, SYMMETRIC_KEY};
+use proptest::prelude::*;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::app::{App, EDGE, LEVEL, interest};
+use super::model::{PORTS, number};
+use super::world::{Thread, World};
+use super::{DIRECTED, Director};
+use crate::replay::ring::{Ring, STATION, Signals};
+use crate::replay::{NOW, Over};
+use crate::{Runtime, UdpSocket};
+
+/// The steps between two waits and those of a wait are fewer.
+const STEPS: u8 = 30;
+
+/// What is played.
+#[derive(Clone, Debug)]
+struct Play {
+    mode: Mode,
+    shards: usize,
+    signals: Signals,
+    threads: usize,
+    /// Each thread has an epoll of its own.
+    apart: bool,
+    bell: bool,
+    /// The second thread leaves when it is told of something.
+    leaves: bool,
+    interests: [u16; PORTS],
+    choices: Vec<u16>,
+    late: Vec<(u8, usize, usize)>,
+}
+
+fn plays(choices: usize) -> impl Strategy<Value = Play> {
+    let mode = prop::sample::select(&Mode::EXAMPLES[..]).prop_map(|name| name.parse().expect("a mode"));
+    let signals = prop_oneof![Just(Signals::Unmasked), Just(Signals::Level)];
+    let threads = (1..=2usize, any::<bool>(), any::<bool>(), any::<bool>());
+    let made = (mode, 1..=2usize, signals, threads, any::<[u16; PORTS]>());
+    let late = prop::collection::vec((0..10u8, 0..2usize, 0..PORTS), 0..6);
+    (made, prop::collection::vec(any::<u16>(), 0..choices), late).prop_map(|(made, choices, late)| {
+        let (mode, shards, signals, (threads, apart, bell, leaves), interests) = made;
+        let (apart, bell, leaves) = (apart && threads > 1, bell && threads == 1, leaves && threads > 1 && !apart);
+        Play { mode, shards, signals, threads, apart, bell, leaves, interests, choices, late }
+    })
+}
+
+impl Play {
+    /// Why it fails, with what happened before.
+    fn perform(&self) -> Result<(), String> {
+        // Threads of its own, as what waits keep for their thread starts anew.
+        std::thread::scope(|scope| scope.spawn(|| self.perform_here()).join()).expect("it was played")
+    }
+
+    fn perform_here(&self) -> Result<(), String> {
+        NOW.set(Some(Nanos::ZERO));
+        let rings: Vec<_> = (0..self.shards).map(|_| Ring::default()).collect();
+        let queues = rings.iter().map(|ring| Box::new(ring.signalling(self.signals)) as Box<dyn QueuePair>).collect();
+        let rss = (self.shards > 1).then(|| Rss::new(SYMMETRIC_KEY, self.shards as u32));
+        let builder = Runtime::builder().queues("ring", STATION, queues, rss).address([10, 0, 0, 2].into(), 24);
+        let runtime = builder.settings(self.mode.settings()).build().expect("a runtime");
+        let bind = |socket| UdpSocket::bind(&runtime, ([10, 0, 0, 2], u16::from(number(socket))).into());
+        let sockets: Vec<_> = (0..PORTS).map(|socket| bind(socket).expect("a socket")).collect();
+        sockets.iter().for_each(|socket| socket.set_nonblocking(true));
+        let epolls: Vec<_> = (0..if self.apart { self.threads } else { 1 }).map(|_| runtime.epoll()).collect();
+        let bell = self.bell.then(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd"));
+        if let Some(bell) = &bell {
+            epolls[0].set_bell(Some(bell.try_clone().expect("a copy")));
+        }
+        let shards = runtime.shared().shards.iter().cloned().collect();
+        let mut world = World::new(self.choices.clone(), shards, rings, runtime.pool());
+        world.late = self.late.iter().copied().collect();
+        world.wakers = epolls.iter().map(crate::Epoll::waker).collect();
+        world.threads = vec![Thread { is_there: true, asleep: None }; self.threads];
+        let director = Director::new(world);
+        std::thread::scope(|scope| {
+            for me in 0..self.threads {
+                let epoll = &epolls[me.min(epolls.len() - 1)];
+                let (director, sockets, bell) = (&director, &sockets, bell.as_ref());
+                scope.spawn(move || {
+                    let alone = self.threads == 1;
+                    let app = App {
+                        director,
+                        me,
+                        is_alone: alone,
+                        leaves: self.leaves && me > 0,
+                        is_leaving: false,
+                        epoll,
+                        sockets,
+                        bell,
+                        spent: Vec::new(),
+                    };
+                    self.act(app, me == 0 || self.apart);
+                });
+            }
+        });
+        let mut world = director.world();
+        let failure = world.failure.take();
+        let log = std::mem::take(&mut world.log);
+        failure.map_or(Ok(()), |why| Err(format!("{why}\n{}\n{:#?}", log.join("\n"), self.interests.map(interest))))
+    }
+
+    fn act(&self, mut app: App<'_>, adds: bool) {
+        let (director, me) = (app.director, app.me);
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            director.enter(me);
+            if adds {
+                self.interests.iter().enumerate().for_each(|(socket, choice)| app.add(socket, interest(*choice)));
+            }
+            app.run();
+        }));
+        DIRECTED.set(None);
+        match ended {
+            Err(why) if !why.is::<Over>() => {
+                let why =
+                    why.downcast_ref::<String>().cloned().or(why.downcast_ref::<&str>().map(|why| (*why).to_owned()));
+                director.fail(format!("a thread failed: {why:?}"));
+            }
+            _ => {}
+        }
+        director.leave(me);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1200))]
+
+    #[test]
+    fn whatever_happens_between_the_steps_of_waits_everything_is_told(play in plays(60)) {
+        let outcome = play.perform();
+        prop_assert!(outcome.is_ok(), "{}", outcome.expect_err("it is not"));
+    }
+}
+
+/// Who is not told of a datagram is told of it with the next one, if there is one; so there are two, and the second comes
+/// before any one of the steps that follow the first.
+#[test]
+fn a_second_datagram_is_told_whichever_step_it_comes_before() {
+    for (name, steps) in Mode::EXAMPLES.into_iter().flat_map(|name| (0..STEPS).map(move |steps| (name, steps))) {
+        for (interest, signals) in [(LEVEL, Signals::Unmasked), (EDGE, Signals::Unmasked), (EDGE, Signals::Level)] {
+            let play = Play {
+                mode: name.parse().expect("a mode"),
+                shards: 1,
+                signals,
+                threads: 1,
+                apart: false,
+                bell: false,
+                leaves: false,
+                interests: [interest; PORTS],
+                choices: Vec::new(),
+                late: vec![(3, 0, 0), (steps, 0, 0)],
+            };
+            play.perform().unwrap_or_else(|why| panic!("{name}, {steps} steps after, {signals:?}: {why}"));
+        }
+    }
+}
