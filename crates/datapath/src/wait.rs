@@ -255,7 +255,8 @@ pub(crate) fn wait_any<'a>(
             WaitStep::Sleep { until } => {
                 let is_idle = || local.sleeper.begin() && !wanted.clone().any(is_ready);
                 let slept = sleep(&local, first.clock, shards.iter().copied(), until, outside, is_idle);
-                if let Some(ended) = slept.ended() {
+                // A signal ends the wait of a program that has something outside to be told of it, and no call of ours.
+                if let Some(ended) = slept.ended().filter(|_| outside.is_some()) {
                     break ended;
                 }
             }

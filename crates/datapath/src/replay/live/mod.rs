@@ -71,6 +71,9 @@ pub(crate) fn asleep<R>(
     loop {
         // Something may happen between the last look and the sleep.
         director.step(me, Some(until));
+        if std::mem::take(&mut director.world().signal) {
+            return Err(rustix::io::Errno::INTR);
+        }
         let (found, is_something) = look()?;
         if is_something || until.is_some_and(|until| until <= director.world().now) {
             director.world().threads[me].asleep = None;

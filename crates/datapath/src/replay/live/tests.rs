@@ -50,13 +50,39 @@ fn plays(choices: usize) -> impl Strategy<Value = Play> {
 }
 
 impl Play {
-    /// Why it fails, with what happened before.
-    fn perform(&self) -> Result<(), String> {
-        // Threads of its own, as what waits keep for their thread starts anew.
-        std::thread::scope(|scope| scope.spawn(|| self.perform_here()).join()).expect("it was played")
+    /// One thread with sockets of one kind, and datagrams that come by themselves.
+    fn plain(name: &str, signals: Signals, interest: u16, late: Vec<(u8, usize, usize)>) -> Self {
+        Self {
+            mode: name.parse().expect("a mode"),
+            shards: 1,
+            signals,
+            threads: 1,
+            apart: false,
+            bell: false,
+            leaves: false,
+            interests: [interest; PORTS],
+            choices: Vec::new(),
+            late,
+        }
     }
 
-    fn perform_here(&self) -> Result<(), String> {
+    /// Why it fails, with what happened before.
+    fn perform(&self) -> Result<(), String> {
+        self.perform_by(|mut app, adds| {
+            if adds {
+                self.interests.iter().enumerate().for_each(|(socket, choice)| app.add(socket, interest(*choice)));
+            }
+            app.run();
+        })
+    }
+
+    /// As [`Self::perform`], for threads with another part.
+    fn perform_by(&self, part: impl Fn(App<'_>, bool) + Sync) -> Result<(), String> {
+        // Threads of its own, as what waits keep for their thread starts anew.
+        std::thread::scope(|scope| scope.spawn(|| self.perform_here(&part)).join()).expect("it was played")
+    }
+
+    fn perform_here(&self, part: &(impl Fn(App<'_>, bool) + Sync)) -> Result<(), String> {
         NOW.set(Some(Nanos::ZERO));
         let rings: Vec<_> = (0..self.shards).map(|_| Ring::default()).collect();
         let queues = rings.iter().map(|ring| Box::new(ring.signalling(self.signals)) as Box<dyn QueuePair>).collect();
@@ -94,7 +120,7 @@ impl Play {
                         bell,
                         spent: Vec::new(),
                     };
-                    self.act(app, me == 0 || self.apart);
+                    act(app, |app| part(app, me == 0 || self.apart));
                 });
             }
         });
@@ -103,27 +129,24 @@ impl Play {
         let log = std::mem::take(&mut world.log);
         failure.map_or(Ok(()), |why| Err(format!("{why}\n{}\n{:#?}", log.join("\n"), self.interests.map(interest))))
     }
+}
 
-    fn act(&self, mut app: App<'_>, adds: bool) {
-        let (director, me) = (app.director, app.me);
-        let ended = catch_unwind(AssertUnwindSafe(|| {
-            director.enter(me);
-            if adds {
-                self.interests.iter().enumerate().for_each(|(socket, choice)| app.add(socket, interest(*choice)));
-            }
-            app.run();
-        }));
-        DIRECTED.set(None);
-        match ended {
-            Err(why) if !why.is::<Over>() => {
-                let why =
-                    why.downcast_ref::<String>().cloned().or(why.downcast_ref::<&str>().map(|why| (*why).to_owned()));
-                director.fail(format!("a thread failed: {why:?}"));
-            }
-            _ => {}
+/// A thread's part in a play.
+fn act(app: App<'_>, part: impl FnOnce(App<'_>)) {
+    let (director, me) = (app.director, app.me);
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        director.enter(me);
+        part(app);
+    }));
+    DIRECTED.set(None);
+    match ended {
+        Err(why) if !why.is::<Over>() => {
+            let why = why.downcast_ref::<String>().cloned().or(why.downcast_ref::<&str>().map(|why| (*why).to_owned()));
+            director.fail(format!("a thread failed: {why:?}"));
         }
-        director.leave(me);
+        _ => {}
     }
+    director.leave(me);
 }
 
 proptest! {
@@ -142,19 +165,24 @@ proptest! {
 fn a_second_datagram_is_told_whichever_step_it_comes_before() {
     for (name, steps) in Mode::EXAMPLES.into_iter().flat_map(|name| (0..STEPS).map(move |steps| (name, steps))) {
         for (interest, signals) in [(LEVEL, Signals::Unmasked), (EDGE, Signals::Unmasked), (EDGE, Signals::Level)] {
-            let play = Play {
-                mode: name.parse().expect("a mode"),
-                shards: 1,
-                signals,
-                threads: 1,
-                apart: false,
-                bell: false,
-                leaves: false,
-                interests: [interest; PORTS],
-                choices: Vec::new(),
-                late: vec![(3, 0, 0), (steps, 0, 0)],
-            };
+            let play = Play::plain(name, signals, interest, vec![(3, 0, 0), (steps, 0, 0)]);
             play.perform().unwrap_or_else(|why| panic!("{name}, {steps} steps after, {signals:?}: {why}"));
         }
+    }
+}
+
+#[test]
+fn a_signal_does_not_end_a_blocking_receive_in_any_mode() {
+    for name in Mode::EXAMPLES {
+        let mut play = Play::plain(name, Signals::Unmasked, LEVEL, vec![(9, 0, 0)]);
+        // Nothing happens in the first steps but the signal.
+        play.choices = vec![0; 8];
+        let outcome = play.perform_by(|app, _| {
+            app.director.world().signal = true;
+            app.sockets[0].set_nonblocking(false);
+            let received = app.sockets[0].recv_from(&mut [0; 8]);
+            assert!(received.is_ok(), "{received:?}");
+        });
+        outcome.unwrap_or_else(|why| panic!("{name}: {why}"));
     }
 }
