@@ -411,6 +411,41 @@ def nested():
     os.close(event)
 
 
+def again():
+    """A socket that was told of and emptied gets more, and nobody has looked at its epoll in between."""
+    inner, outer, edges = Poll(), Poll(), Poll()
+    listener = listening()
+    connection, number = connected(listener)
+    say(inner.control("add", connection, IN, 1), outer.control("add", inner, IN, 2), edges.control("add", inner, IN | 1 << 31, 3))
+    for wait in (lambda: poll([(inner, IN)], 10), lambda: choose([inner], seconds=10)[:2], lambda: outer.wait(10),
+                 lambda: edges.wait(10)):
+        for text in "abc":
+            peer("later", 20, "send", number, text)
+            say(wait(), inner.wait(1), connection.recv(9))
+    for one in (inner, outer, edges, listener, connection):
+        one.close()
+
+
+def shared():
+    """Two threads wait in one epoll: both are told of what nobody has read, and one of an edge."""
+    listener = listening()
+    connection, number = connected(listener)
+    for events, seconds in ((IN, 20), (IN | 1 << 31, 0.5)):
+        epoll, told = Poll(), []
+        epoll.control("add", connection, events, 1)
+        threads = [threading.Thread(target=lambda: told.append(epoll.wait(seconds))) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+        peer("send", number, "x")
+        for thread in threads:
+            thread.join()
+        say(sorted(told), connection.recv(9))
+        epoll.close()
+    for one in (listener, connection):
+        one.close()
+
+
 def while_waiting():
     """Members come while another thread waits."""
     listener, epoll = listening(), Poll()
@@ -740,7 +775,7 @@ def double():
         one.close()
 
 
-for scenario in (states, mixed, selects, epolls, names_of_members, early, nested, while_waiting, signals, masks, parameters,
-                 children, python_itself, double):
+for scenario in (states, mixed, selects, epolls, names_of_members, early, nested, again, shared, while_waiting, signals, masks,
+                 parameters, children, python_itself, double):
     say("#", scenario.__name__)
     scenario()
