@@ -121,6 +121,9 @@ pub enum OpenError {
         /// How many there are.
         count: usize,
     },
+    /// An empty list of addresses.
+    #[error("there is no address to listen on")]
+    NoAddress,
     /// Nobody knows where the answers will arrive.
     #[error(
         "cannot tell on which queue the answers from {0} would arrive: this NIC does not say how it steers frames; use it with one queue pair to connect"

@@ -430,7 +430,7 @@ def shared():
     """Two threads wait in one epoll: both are told of what nobody has read, and one of an edge."""
     listener = listening()
     connection, number = connected(listener)
-    for events, seconds in ((IN, 20), (IN | 1 << 31, 0.5)):
+    for events, seconds in ((IN, 20), (IN | 1 << 31, 2)):
         epoll, told = Poll(), []
         epoll.control("add", connection, events, 1)
         threads = [threading.Thread(target=lambda: told.append(epoll.wait(seconds))) for _ in range(2)]
@@ -775,7 +775,21 @@ def double():
         one.close()
 
 
+def only_v6():
+    """A listener on all IPv6 addresses and no others; the NIC has none."""
+    listener = socket.socket(socket.AF_INET6)
+    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    listener.bind(("::", 0))
+    listener.listen(8)
+    epoll = Poll()
+    say(epoll.control("add", listener, IN, 1), epoll.wait(0.01))
+    here = socket.create_connection(("::1", listener.getsockname()[1]))
+    say(epoll.wait(10), poll([(listener, IN)], 10), listener.accept()[1][0])
+    for one in (listener, epoll, here):
+        one.close()
+
+
 for scenario in (states, mixed, selects, epolls, names_of_members, early, nested, again, shared, while_waiting, signals, masks,
-                 parameters, children, python_itself, double):
+                 parameters, children, python_itself, double, only_v6):
     say("#", scenario.__name__)
     scenario()

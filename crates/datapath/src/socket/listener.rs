@@ -50,7 +50,7 @@ impl TcpListener {
     /// wait to be accepted in each. Connections that the kernel's socket has already are the kernel's, and stay so.
     ///
     /// # Errors
-    /// As [`Self::bind`], or a shard that is not there.
+    /// As [`Self::bind`], no address, or a shard that is not there.
     pub fn bind_beside(
         runtime: &Runtime,
         addresses: &[SocketAddr],
@@ -69,7 +69,7 @@ impl TcpListener {
     ) -> Result<Self, OpenError> {
         let runtime = runtime.shared();
         let shards = shards.iter().map(|shard| runtime.shard(*shard)).collect::<Result<Vec<_>, _>>()?;
-        let port = addresses.first().map_or(0, SocketAddr::port);
+        let port = addresses.first().ok_or(OpenError::NoAddress)?.port();
         let lease = match &runtime.kernel {
             Some(kernel) if is_held => Some(kernel.adopt(Protocol::Tcp, port)?),
             _ => runtime.reserve(Protocol::Tcp, port)?,

@@ -116,15 +116,22 @@ fn has_kernels_device(config: &DatapathConfig) -> bool {
 
 /// Whether a socket that is bound to `at` receives what comes over the NIC.
 fn is_meant(config: &DatapathConfig, fd: c_int, at: SocketAddr) -> bool {
-    let any_of_family = |at: IpAddr| config.addresses.iter().any(|(own, _)| at.is_ipv6() || own.is_ipv4());
+    let any_of_family = |at: IpAddr| {
+        let (v4, v6) = (at.is_ipv4() || !is_only_v6(fd), at.is_ipv6());
+        config.addresses.iter().any(|(own, _)| own.is_ipv4() && v4 || own.is_ipv6() && v6)
+    };
     let reached = if at.ip().is_unspecified() { any_of_family(at.ip()) } else { is_own(config, at) };
     reached && super::route::may_use_device(config, fd)
+}
+
+fn is_only_v6(fd: c_int) -> bool {
+    number(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(1)
 }
 
 fn note(config: &DatapathConfig, fd: c_int, at: SocketAddr, backlog: c_int, bound_apart: Option<SocketAddr>) {
     let socket = Socket::new(fd, bound_apart);
     let at = SocketAddr::new(at.ip().to_canonical(), at.port());
-    let only_v6 = number(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(1);
+    let only_v6 = is_only_v6(fd);
     let listening = Listening {
         at,
         only_v6,
