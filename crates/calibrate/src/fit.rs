@@ -47,6 +47,7 @@ const LINUX: [Parameter; 14] = [
 /// The same of the datapath over the shared-memory NIC.
 const DATAPATH: [Parameter; 17] = [
     parameter("idle.exit_ns", 500.0, 80_000.0),
+    parameter("idle.exit_half_ns", 50.0, 200_000.0),
     parameter("idle.cold_cycles", 50.0, 40_000.0),
     parameter("idle.cold_half_ns", 500.0, 500_000.0),
     parameter("interrupt.nic.instructions", 200.0, 40_000.0),
@@ -62,7 +63,6 @@ const DATAPATH: [Parameter; 17] = [
     parameter("server.request.instructions", 200.0, 25_000.0),
     parameter("client.base_ns", 200.0, 60_000.0),
     parameter("client.jitter_ns", 50.0, 40_000.0),
-    parameter("client.late_ns_per_connection_rps", 1.0, 60.0),
 ];
 
 /// The parameters of a world.

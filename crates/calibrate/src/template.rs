@@ -169,13 +169,14 @@ fn linux(writer: &mut Writer<'_>) {
     writer.cost("end", 500.0, Because(""));
     server(writer, 7_000.0);
     nic(writer, "sender", "veth: the CPU that sends puts the packet into the ring and runs the softirq");
-    client(writer, 8_000.0);
+    client(writer, 8_000.0, (2.0, ""));
 }
 
 fn datapath(writer: &mut Writer<'_>) {
     let frame = writer.subject.costs.ns(Operation::MemoryDatagram).unwrap_or(1_000.0);
     processor(writer);
     idle(writer);
+    writer.plain("exit_half_ns", 5_000.0, Because(""));
     writer.section("interrupt");
     writer.cost("nic", 3_000.0, From(Operation::WokenCpu));
     let timed = writer.subject.costs.ns(Operation::TimedSleep).unwrap_or(20_000.0);
@@ -196,6 +197,7 @@ fn datapath(writer: &mut Writer<'_>) {
     let timed = writer.subject.costs.ns(Operation::TimedSleep).unwrap_or(20_000.0);
     writer.cost("sleep", timed * 0.5, Because("begins with half of a measured timed sleep"));
     writer.cost("arm", 2_000.0, From(Operation::TimerSet));
+    writer.cost("interrupt", 12_000.0, Measured(Operation::TimerInterrupt));
     writer.section("epoll");
     writer.cost("wait", 200.0, Because(""));
     writer.cost("event", 30.0, Because("by judgement: no system call"));
@@ -204,7 +206,7 @@ fn datapath(writer: &mut Writer<'_>) {
     writer.cost("end", 200.0, Because(""));
     server(writer, 2_000.0);
     nic(writer, "server", "the peer's signal wakes a thread of the server");
-    client(writer, 3_000.0);
+    client(writer, 3_000.0, (0.0, "its one thread spins, and takes an answer as fast as they come"));
 }
 
 fn disturbance(writer: &mut Writer<'_>) {
@@ -243,13 +245,13 @@ fn nic(writer: &mut Writer<'_>, interrupts: &str, why: &str) {
     writer.plain("wire_mbits_per_s", 100_000.0, Because("by judgement: memory"));
 }
 
-fn client(writer: &mut Writer<'_>, base: f64) {
+fn client(writer: &mut Writer<'_>, base: f64, (late, why): (f64, &'static str)) {
     writer.section("client");
     writer.plain("base_ns", base, Because(""));
     writer.plain("jitter_ns", 1_000.0, Because(""));
     writer.plain("late_millionths", 1_000_000.0, Because("every answer goes through the client's one thread"));
     writer.plain("late_ns", 1.0, Because("which has nothing else to do"));
-    writer.plain("late_ns_per_connection_rps", 2.0, Because(""));
+    writer.plain("late_ns_per_connection_rps", late, Because(why));
     writer.plain("ack_ns", 0.0, Because("there are none"));
     writer.word("delayed_acks", "true", "the next request acknowledges");
     for key in ["stall_millionths", "stall_ns"] {

@@ -23,6 +23,16 @@ impl Cost {
     /// Nothing.
     pub const NONE: Self = Self { instructions: 0, stall_cycles: 0 };
 
+    /// Whether it is nothing.
+    fn is_none(&self) -> bool {
+        *self == Self::NONE
+    }
+
+    /// As much of it as `part` is of `whole`.
+    pub(crate) fn share(self, part: u64, whole: u64) -> Self {
+        Self { instructions: self.instructions * part / whole, stall_cycles: self.stall_cycles * part / whole }
+    }
+
     /// `n` times this.
     pub(crate) fn times(self, n: u64) -> Self {
         Self { instructions: self.instructions * n, stall_cycles: self.stall_cycles * n }
@@ -121,6 +131,10 @@ pub struct Idle {
     pub enter: Cost,
     /// From an interrupt to its first instruction, when halted.
     pub exit_ns: u64,
+    /// Half of that after a halt of so long: the longer, the deeper the state that the hardware, or a hypervisor that polls for
+    /// a while before it gives the CPU away, has gone into. All of it after any unless given.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub exit_half_ns: u64,
     /// Disturbance of the thread that runs next.
     pub cold_cycles: u64,
     /// Half of that after a halt of so long: the longer, the more of the caches is somebody else's. All of it after any unless
@@ -149,17 +163,23 @@ const TICK_NS: u64 = 4_000_000;
 impl Idle {
     /// What is lost in a halt of so long.
     pub(crate) fn cold_cycles(&self, halted_ns: u64) -> u64 {
-        match self.cold_half_ns {
-            0 => self.cold_cycles,
-            half => (u128::from(self.cold_cycles) * u128::from(halted_ns) / u128::from(halted_ns + half)) as u64,
-        }
+        after(halted_ns, self.cold_cycles, self.cold_half_ns)
     }
 
     /// From an interrupt to its first instruction, for a CPU that was halted for so long the last time, and now.
     pub(crate) fn exit_ns(&self, last_ns: u64, now_ns: u64) -> u64 {
         let expected_ns = if now_ns >= TICK_NS { now_ns } else { last_ns };
         let pays = |state: &&CState| state.residency_ns <= expected_ns;
-        self.deeper.iter().rev().find(pays).map_or(self.exit_ns, |state| state.exit_ns)
+        let exit_ns = self.deeper.iter().rev().find(pays).map_or(self.exit_ns, |state| state.exit_ns);
+        after(now_ns, exit_ns, self.exit_half_ns)
+    }
+}
+
+/// What comes of a halt of so long, where it is `whole` after the longest and half of that after `half_ns`.
+fn after(halted_ns: u64, whole: u64, half_ns: u64) -> u64 {
+    match half_ns {
+        0 => whole,
+        half => (u128::from(whole) * u128::from(halted_ns) / u128::from(halted_ns + half)) as u64,
     }
 }
 
@@ -279,6 +299,11 @@ pub struct ServiceThread {
     /// Setting its timer to an earlier time: for every deadline that a server leaves behind when it goes to work, unless the
     /// timer goes off before that anyway. It is never stopped, and goes off for nothing if the server is back in time.
     pub arm: Cost,
+    /// The interrupt of its timer, of a CPU that is awake: in a virtual machine an exit to the host, which puts the interrupt
+    /// in, and another one for programming the timer again. A CPU that is halted, or not quite out of that, sees to all timers
+    /// that have expired by then in the interrupt that ends the halt, which is `interrupt.timer`. Nothing unless given.
+    #[serde(default, skip_serializing_if = "Cost::is_none")]
+    pub interrupt: Cost,
 }
 
 /// Waiting for events.

@@ -9,7 +9,8 @@ const fn cost(instructions: u64) -> Cost {
 }
 
 /// Half a nanosecond an instruction.
-const SERVICE: ServiceThread = ServiceThread { wake: cost(20_000), sleep: cost(4_000), arm: cost(1_000) };
+const SERVICE: ServiceThread =
+    ServiceThread { wake: cost(20_000), sleep: cost(4_000), arm: cost(1_000), interrupt: Cost::NONE };
 
 fn profile(service_thread: Option<ServiceThread>) -> Profile {
     let mut profile = Profile::parse("round.toml", include_str!("round.toml")).expect("the test's profile is valid");
@@ -81,4 +82,38 @@ fn a_sleep_is_asked_to_end_earlier_by_what_it_is_late() {
     let (kernel, user_space) = (slower(None), slower(Some(SERVICE)));
     assert!(kernel > 7.0, "{kernel} us");
     assert!(user_space < kernel / 2.0, "{user_space} us, {kernel} us in the kernel");
+}
+
+#[test]
+fn a_timer_interrupts_by_itself_unless_it_shares_the_interrupt_that_ends_the_sleep() {
+    const RATE: f64 = 40e3;
+    // Microseconds for each poll that an interrupt of 5 us adds.
+    let added = |mode: &str| {
+        let outcome = |interrupt| {
+            let mut profile = profile(Some(ServiceThread { interrupt, ..SERVICE }));
+            // A long sleep can be asked to end earlier by all that it is late, and is over when the timer goes off; a short one
+            // by a third of itself, so that the timer goes off while the CPU is still on its way out of the halt.
+            (profile.idle.exit_ns, profile.interrupt.timer) = (10_000, cost(12_000));
+            simulate(&profile, mode, RATE)
+        };
+        let (with, without) = (outcome(cost(10_000)), outcome(Cost::NONE));
+        (with.cpu_percent - without.cpu_percent) * 1e4 / (RATE * without.polls_per_query)
+    };
+    let (short, long) = (added("defer20"), added("defer100"));
+    assert!(short < 1.0, "{short} us");
+    // Two deferrals of three leave a timer behind.
+    assert!((2.0..4.0).contains(&long), "{long} us");
+}
+
+#[test]
+fn a_short_halt_is_left_sooner_than_a_long_one() {
+    let slower = |exit_half_ns: u64, rate: f64| {
+        let mut profile = profile(Some(SERVICE));
+        let at_once = simulate(&profile, "base", rate).avg_us;
+        (profile.idle.exit_ns, profile.idle.exit_half_ns) = (20_000, exit_half_ns);
+        simulate(&profile, "base", rate).avg_us - at_once
+    };
+    assert!(slower(0, 2e3) > 15.0);
+    let (long, short) = (slower(20_000, 2e3), slower(20_000, 40e3));
+    assert!(long > 14.0 && short < 0.7 * long, "{long} us and {short} us");
 }

@@ -49,6 +49,8 @@ pub(super) struct Cpu {
     since: u64,
     generation: u32,
     pub(super) hard: Option<(Irq, u64)>,
+    /// When that began.
+    pub(super) hard_since: u64,
     pub(super) hard_queue: VecDeque<Irq>,
     pub(super) softirq: Softirq,
     pub(super) raised: bool,
@@ -84,6 +86,7 @@ impl Cpu {
             since: 0,
             generation: 0,
             hard: None,
+            hard_since: 0,
             hard_queue: VecDeque::new(),
             softirq: Softirq::new(limits),
             raised: false,
@@ -103,6 +106,11 @@ impl Cpu {
             average_idle: 0,
             spent: [0; 5],
         }
+    }
+
+    /// Whether it does not execute anything: halted, or on its way out of that.
+    pub(super) fn is_halted(&self) -> bool {
+        matches!(self.idle, IdleState::Halted | IdleState::Waking(_))
     }
 
     /// How many threads run or wait here.

@@ -84,6 +84,7 @@ impl World<'_> {
     /// same time, as that of a deferral does, either may run first: they take turns. If the server does, it is gone to work
     /// with the timer still to be seen to, sets none, and the next deferral is looked after once.
     pub(super) fn service_timer(&mut self, queue: usize) {
+        self.interrupt_what_runs(self.queues[queue].timer_cpu);
         let state = &mut self.queues[queue];
         if state.driver.is_some_and(|driver| !driver.asleep) {
             state.service.was_first = !state.service.was_first;
@@ -93,6 +94,26 @@ impl World<'_> {
             }
         }
         self.interrupt(self.queues[queue].timer_cpu, Irq::Timer(queue));
+    }
+
+    /// The service thread's timer interrupts a CPU that is awake. One that halts, or is on its way out of that, has the
+    /// timer in the same interrupt as the one that ends its server's sleep; so has, in part, one that is busy with that.
+    fn interrupt_what_runs(&mut self, index: usize) {
+        let Some(service) = self.profile.service_thread.filter(|service| service.interrupt != Cost::NONE) else {
+            return;
+        };
+        if self.cpus[index].is_halted() {
+            return;
+        }
+        let whole = self.time_of(self.profile.interrupt.timer).max(1);
+        let cpu = &self.cpus[index];
+        let apart = match cpu.hard {
+            Some((Irq::SleepOver(_), _)) => (self.now - cpu.hard_since).min(whole),
+            _ => whole,
+        };
+        self.touch(index);
+        let owed = self.spend(service.interrupt.share(apart, whole));
+        self.cpus[index].owed += owed;
     }
 
     /// A thread is woken: whether it is that of a driver that was awake already, and has polled what wakes it now.
@@ -171,7 +192,9 @@ impl World<'_> {
         }
         if let Some(until) = until {
             let span = until.saturating_sub(self.now);
-            let late = self.profile.interrupt.timer_late_ns + self.profile.idle.exit_ns;
+            // It runs once the interrupt is over.
+            let over = self.time_of(self.profile.interrupt.timer);
+            let late = self.profile.interrupt.timer_late_ns + self.profile.idle.exit_ns(span, span) + over;
             let asked = until - late.min(span / 3).min(span);
             let at = asked.max(self.now) + self.profile.interrupt.timer_late_ns;
             self.events.push(at, Event::SleepOver { queue: queue as u32, generation });

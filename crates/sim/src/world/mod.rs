@@ -356,6 +356,11 @@ impl<'a> World<'a> {
     /// How long a cost takes, and counts it.
     fn spend(&mut self, cost: Cost) -> u64 {
         self.counts.instructions += cost.instructions;
+        self.time_of(cost)
+    }
+
+    /// How long that takes, undisturbed.
+    fn time_of(&self, cost: Cost) -> u64 {
         let warm = cost.instructions * self.profile.processor.warm_cycles_per_1000_instructions / 1_000;
         self.cycles(warm + cost.stall_cycles)
     }

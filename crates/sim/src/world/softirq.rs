@@ -30,6 +30,7 @@ impl World<'_> {
         }
         let cpu = &mut self.cpus[index];
         cpu.hard = Some((irq, left));
+        cpu.hard_since = self.now;
         cpu.idle = IdleState::Off;
         if let Some(thread) = cpu.current {
             self.disturb(thread, self.profile.interrupt.cold_cycles);
