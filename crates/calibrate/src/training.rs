@@ -215,10 +215,17 @@ fn least_runs(runs: &[Run], modes: &[Mode], loads: &[Load]) -> usize {
 /// A row is steady enough once its medians are certain to this share of what they may be off by to tell anything.
 const STEADY: f64 = 0.3;
 
+/// Runs that count from which on it can be told how steady a row is: fewer may be alike by chance, or of one server.
+const ENOUGH_RUNS: usize = 8;
+
 /// The mode of the row that is the least steady, unless all are steady enough.
 fn least_steady(rows: &[Trained]) -> Option<Mode> {
-    let worst = rows.iter().max_by(|a, b| a.unsteadiness().total_cmp(&b.unsteadiness()))?;
-    (worst.unsteadiness() > STEADY).then_some(worst.mode)
+    let unsteadiness = |row: &Trained| match row.runs {
+        few @ ..ENOUGH_RUNS => row.unsteadiness().max(STEADY * ENOUGH_RUNS as f64 / few.max(1) as f64),
+        _ => row.unsteadiness(),
+    };
+    let worst = rows.iter().max_by(|a, b| unsteadiness(a).total_cmp(&unsteadiness(b)))?;
+    (unsteadiness(worst) > STEADY).then_some(worst.mode)
 }
 
 /// The rows of these runs, each of this duration, in the order of the table.
@@ -233,8 +240,15 @@ pub fn rows(world: World, runs: &[Run], loads: &[Load], duration: Duration) -> R
         let quiet: Vec<&Run> = of_row.iter().copied().filter(|run| run.notes.is_empty()).collect();
         // Where hardly anything was undisturbed, what was disturbed counts as well, and is uncertain.
         let counted = if quiet.len() >= 3.min(of_row.len()) { &quiet } else { &of_row };
+        let measured = |runs: &[&Run], figure: Figure| {
+            Measured::of(&runs.iter().filter_map(|run| run.figures.get(figure)).collect::<Vec<_>>())
+        };
+        // The few that were found undisturbed among many may be so by chance: they are as uncertain as all together.
+        let may_be_chance = 2 * counted.len() < of_row.len();
         let figure = |figure: Figure| {
-            Measured::of(&counted.iter().filter_map(|run| run.figures.get(figure)).collect::<Vec<_>>())
+            let told = measured(counted, figure);
+            let all = if may_be_chance { measured(&of_row, figure).uncertain } else { 0.0 };
+            Measured { uncertain: told.uncertain.max(all), ..told }
         };
         let qps = figure(Figure::Qps).median;
         // Arrivals are random, and what was disturbed tells nothing of the server.
@@ -278,5 +292,22 @@ mod tests {
         assert!((steady.median - 10.0).abs() < 1e-9);
         assert!(steady.uncertain < 0.2 && unsteady.uncertain > 3.0, "{steady:?} {unsteady:?}");
         assert_eq!(Measured::of(&[7.0]).uncertain, 0.0);
+    }
+
+    #[test]
+    fn a_row_of_few_runs_is_benched_on_before_one_of_many() {
+        let row = |mode: &str, runs: usize, uncertain: f64| {
+            let of = |median, uncertain| Measured { median, uncertain };
+            let (avg_us, cpu_percent) = (of(100.0, uncertain), of(50.0, 0.1));
+            let other = avg_us;
+            let mode = mode.parse().expect(mode);
+            let (p50_us, p95_us, p99_us) = (other, other, other);
+            Trained { mode, rate: 1, fitted: true, runs, disturbed: 0, avg_us, p50_us, p95_us, p99_us, cpu_percent }
+        };
+        let next = |rows: &[Trained]| least_steady(rows).map(|mode| mode.to_string());
+        // The limit is 25 us, and three tenths of that are steady.
+        assert_eq!(next(&[row("base", 3, 0.1), row("defer20", 40, 9.0)]).as_deref(), Some("base"));
+        assert_eq!(next(&[row("base", 8, 0.1), row("defer20", 40, 9.0)]).as_deref(), Some("defer20"));
+        assert_eq!(next(&[row("base", 8, 0.1), row("defer20", 40, 7.0)]), None);
     }
 }
