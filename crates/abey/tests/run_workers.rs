@@ -10,6 +10,8 @@ use std::path::Path;
 
 use common::{Bed, Finished, Running, at, await_some, await_that, finish, has, send};
 use nix::sys::signal::Signal;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use xdp::{accepted_by_kernel, ask, bed, get, start};
 
 /// A directory that nginx can live in, and its settings.
@@ -135,15 +137,14 @@ fn requests_that_come_at_any_moment_of_a_wait_are_answered() {
 /// Requests on one connection, with pauses about as long as what a wait does before it sleeps.
 fn ask_often(mut stream: std::net::TcpStream, seed: u64) {
     use std::io::{Read, Write};
-    let mut random = seed;
+    let mut random = StdRng::seed_from_u64(seed);
     // As many as nginx answers on one connection.
     for request in 0..1000 {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect("written");
         let mut answer = [0; 1024];
         let length = stream.read(&mut answer).unwrap_or_else(|error| panic!("request {request}: {error}"));
         assert!(answer[..length].starts_with(b"HTTP/1.1 200"), "request {request}");
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        std::thread::sleep(std::time::Duration::from_micros(random >> 54));
+        std::thread::sleep(std::time::Duration::from_micros(random.random_range(0..1024)));
     }
 }
 
