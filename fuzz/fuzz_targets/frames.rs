@@ -1,4 +1,4 @@
-//! Target `frames` for libFuzzer.
+//! Modified frames of every protocol, processed by a stack.
 #![no_main]
 
 #[path = "../../crates/tcpip/tests/common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Target `segments` for libFuzzer.
+//! Segments of one TCP connection, checked against two byte streams.
 #![no_main]
 
 #[path = "../../crates/tcpip/tests/common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Running datapaths, as the commands reach them: found by NIC or by process, and what goes wrong with that.
+//! Running datapaths, found by NIC or by process.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -7,27 +7,27 @@ use abey_datapath::control::{Client, ControlError, RefusalKind, Status, Unreacha
 
 use crate::failure::Failure;
 
-/// A running datapath and how it is.
+/// A running datapath and its status.
 pub(crate) struct Datapath {
     pub client: Client,
     pub status: Status,
 }
 
-/// The datapaths there are.
+/// Running datapaths.
 #[derive(Default)]
 pub(crate) struct Datapaths {
     pub reached: Vec<Datapath>,
-    /// Those that are there and could not be asked.
+    /// Those that did not answer.
     pub unreachable: Vec<Unreachable>,
 }
 
-/// Whether a name is that of a datapath's NIC, such as `memory:kv`: the kernel's devices have no colon.
+/// Returns whether a name is that of a datapath's NIC, such as `memory:kv`. Names of kernel devices have no colon.
 pub(crate) fn is_nic(name: &str) -> bool {
     name.contains(':')
 }
 
 impl Datapaths {
-    /// Every one; none where there is no place for their sockets.
+    /// Returns all datapaths; none if there is no directory for their sockets.
     pub(crate) fn all() -> Result<Self, Failure> {
         match Self::find() {
             Err(ControlError::NoDirectory) => Ok(Self::default()),
@@ -35,7 +35,7 @@ impl Datapaths {
         }
     }
 
-    /// Those with this NIC and of this process, at least one.
+    /// Returns the datapaths with this NIC and of this process, at least one.
     pub(crate) fn matching(nic: Option<&str>, pid: Option<u32>) -> Result<Self, Failure> {
         let mut all = Self::find()?;
         all.keep(nic, pid);
@@ -48,13 +48,13 @@ impl Datapaths {
         Err(match (nic, pid) {
             (_, Some(pid)) => none_of_process(pid, nic),
             (Some(nic), None) => {
-                Failure::usage(format!("no running datapath has the NIC {nic}: `abey status` lists those there are"))
+                Failure::usage(format!("no running datapath has the NIC {nic}: `abey status` lists the running ones"))
             }
             (None, None) => Failure::usage("no datapath runs: start one with `abey serve kv --nic memory:NAME`"),
         })
     }
 
-    /// The one that is meant. Both ends of a shared-memory NIC have its name.
+    /// Returns the only datapath. Both ends of a shared-memory NIC have its name, so there may be two.
     pub(crate) fn only(mut self) -> Result<Datapath, Failure> {
         let Some(last) = self.reached.pop() else { return Err(Failure::usage("no datapath runs")) };
         if self.reached.is_empty() {
@@ -63,10 +63,10 @@ impl Datapaths {
         self.reached.push(last);
         let each = |one: &Datapath| format!("{} of {} (pid {})", one.status.nic, one.status.program, one.client.pid());
         let all: Vec<String> = self.reached.iter().map(each).collect();
-        Err(Failure::usage(format!("several datapaths are meant: {}; say which with DEV and --pid", all.join(", "))))
+        Err(Failure::usage(format!("several datapaths match: {}; choose one with DEV and --pid", all.join(", "))))
     }
 
-    /// Leaves out the others. What could not be asked has no NIC that we know.
+    /// Keeps the datapaths with this NIC and of this process. The NIC of those that did not answer is unknown.
     pub(crate) fn keep(&mut self, nic: Option<&str>, pid: Option<u32>) {
         let is_wanted = |one: &Datapath| {
             nic.is_none_or(|nic| one.status.nic == nic) && pid.is_none_or(|pid| one.client.pid() == pid)
@@ -84,7 +84,7 @@ impl Datapaths {
                 status.map(|status| Datapath { client, status }).map_err(|error| Unreachable { pid, error })
             }) {
                 Ok(datapath) => all.reached.push(datapath),
-                // It ended just now.
+                // The process has ended meanwhile.
                 Err(Unreachable { error: ControlError::Gone { pid }, .. }) if !process(pid).exists() => {}
                 Err(unreachable) => all.unreachable.push(unreachable),
             }
@@ -99,14 +99,14 @@ fn process(pid: u32) -> PathBuf {
 
 fn none_of_process(pid: u32, nic: Option<&str>) -> Failure {
     let Ok(about) = process(pid).metadata() else {
-        return Failure::usage(format!("there is no process {pid}"));
+        return Failure::usage(format!("there is no process {pid}: check the number"));
     };
     let (me, user) = (nix::unistd::geteuid(), about.uid());
     if !me.is_root() && user != me.as_raw() {
         return Failure::lacks(format!("process {pid} belongs to user {user}: run as that user or as root"));
     }
     let what = nic.map_or_else(String::new, |nic| format!(" with the NIC {nic}"));
-    Failure::usage(format!("process {pid} has no datapath{what}: `abey status` lists those there are"))
+    Failure::usage(format!("process {pid} has no datapath{what}: `abey status` lists the running ones"))
 }
 
 impl From<ControlError> for Failure {

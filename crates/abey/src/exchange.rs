@@ -1,16 +1,16 @@
-//! What a request/response exchange looks like: the options that its client and its server have in common.
+//! The arguments that clients and servers of a request/response exchange have in common.
 
-use abey_load::{RequestResponse, Transport};
+use abey_loadgen::{RequestResponse, Transport};
 
 #[derive(clap::Args)]
 pub(crate) struct Exchange {
-    /// UDP instead of TCP.
+    /// Use UDP instead of TCP.
     #[arg(long)]
     udp: bool,
-    /// Bytes of each request.
+    /// Length of each request in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 1)]
     request_size: usize,
-    /// Bytes of each response.
+    /// Length of each response in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 1)]
     response_size: usize,
 }

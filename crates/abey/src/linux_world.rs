@@ -1,63 +1,33 @@
-//! What the commands of the Linux world share: the namespace option, error statuses, which modes exist there.
+//! Parts of the commands that work on the kernel: the namespace argument, settings, and the exit statuses of errors.
 
 use std::path::Path;
 
 use abey_delivery::{Mode, ModeSettings};
-use abey_linux::apply::{ApplyError, JournalError};
 use abey_linux::device::DeviceError;
 use abey_linux::machine::MachineError;
 use abey_linux::netlink::NetlinkError;
 use abey_linux::netns::{NetNs, NetNsError};
+use abey_reconcile::{ApplyError, JournalError};
 use abey_sim::SettingsFile;
 use abey_sim::plan::mode_of;
 
 use crate::failure::Failure;
 
-/// Who owns the NIC queue.
-#[derive(clap::Args, Clone, Copy, Debug)]
-pub(crate) struct World {
-    /// Who owns the NIC queue
-    #[arg(long, value_enum, default_value_t = WorldChoice::Linux)]
-    world: WorldChoice,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum WorldChoice {
-    Linux,
-    Datapath,
-    Both,
-}
-
-impl World {
-    /// Whether it is to be Abey's own datapath.
-    pub(crate) fn is_datapath(self) -> bool {
-        self.world == WorldChoice::Datapath
-    }
-
-    /// Refuses the worlds that this version does not have.
-    pub(crate) fn only_linux(self) -> Result<(), Failure> {
-        if self.world == WorldChoice::Linux {
-            return Ok(());
-        }
-        Err(Failure::usage("this version has the linux world only: leave --world out, or say --world linux"))
-    }
-}
-
-/// The namespace a command works in.
+/// The namespace of a command.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Namespace {
-    /// The network namespace to work in, by the name that `ip netns` gives it
+    /// Work in this network namespace, by its name in `ip netns`
     #[arg(long = "netns", value_name = "NAME")]
     name: Option<String>,
 }
 
 impl Namespace {
-    /// Whether one was named.
+    /// Returns whether a namespace was named.
     pub(crate) fn is_given(&self) -> bool {
         self.name.is_some()
     }
 
-    /// Opens it; without a name, it is the one Abey was started in.
+    /// Opens the named namespace; without a name, that of this process.
     pub(crate) fn open(&self) -> Result<NetNs, Failure> {
         Ok(match &self.name {
             Some(name) => NetNs::named(name)?,
@@ -66,19 +36,19 @@ impl Namespace {
     }
 }
 
-/// Settings that the kernel is to have, as a mode or as a settings file has them.
+/// Settings for the kernel, of a mode or of a settings file.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// The mode's name, or the file's: for messages, and it reads well in a sentence.
+    /// The name of the mode or of the file, for messages.
     pub name: String,
     /// The mode that has exactly these settings.
     pub mode: Option<Mode>,
-    /// All of them.
+    /// The settings.
     pub settings: ModeSettings,
 }
 
 impl Wanted {
-    /// A mode that the kernel can deliver.
+    /// Returns the settings of a mode that the kernel has.
     pub(crate) fn mode(mode: Mode) -> Result<Self, Failure> {
         let settings = mode.settings();
         if settings.only_ours().is_some() {
@@ -89,7 +59,7 @@ impl Wanted {
         Ok(Self { name: mode.to_string(), mode: Some(mode), settings })
     }
 
-    /// The settings of a file, if the kernel can deliver them.
+    /// Returns the settings of a file, if the kernel has them.
     pub(crate) fn file(path: &Path) -> Result<Self, Failure> {
         let SettingsFile { name, settings, .. } = SettingsFile::load(path).map_err(Failure::usage)?;
         if let Some(what) = settings.only_ours() {

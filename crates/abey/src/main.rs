@@ -9,11 +9,8 @@ mod failure;
 mod linux_world;
 mod nic_args;
 mod output;
-mod program;
 mod service;
 mod signals;
-mod supervise;
-mod table;
 
 use std::process::ExitCode;
 
@@ -33,7 +30,7 @@ struct Cli {
 fn main() -> ExitCode {
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
-        // Not an error: --help and --version.
+        // --help and --version are no errors.
         Err(error) if !error.use_stderr() => error.exit(),
         Err(error) => return end(&usage(&error)),
     };
@@ -48,17 +45,17 @@ fn end(failure: &Failure) -> ExitCode {
     failure.exit_code()
 }
 
-/// What clap says on several lines, as one sentence: an error of Abey is one line, whoever found it.
+/// Joins clap's message of several lines: an error of Abey is one line.
 fn usage(error: &clap::Error) -> Failure {
     let text = error.to_string();
     let paragraphs = text.split("\n\n").map(|paragraph| {
         let lines: Vec<&str> = paragraph.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         lines.join(" ")
     });
-    let wanted = |paragraph: &String| !paragraph.is_empty() && !paragraph.starts_with("Usage:");
-    let said: Vec<String> = paragraphs.filter(wanted).collect();
-    let said = said.join("; ");
+    let is_message = |paragraph: &String| !paragraph.is_empty() && !paragraph.starts_with("Usage:");
+    let message: Vec<String> = paragraphs.filter(is_message).collect();
+    let message = message.join("; ");
     Failure::usage(
-        said.strip_prefix("error: ").unwrap_or(&said).trim_end_matches('.').replace("; For more", "; for more"),
+        message.strip_prefix("error: ").unwrap_or(&message).trim_end_matches('.').replace("; For more", "; for more"),
     )
 }

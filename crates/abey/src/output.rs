@@ -1,4 +1,4 @@
-//! Standard output: one JSON document, `{"rows": [...]}`, or a text.
+//! Standard output: a JSON document, `{"rows": [...]}`, or a text.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Prints the rows as the one document on standard output.
+/// Prints rows as a JSON document.
 pub(crate) fn print_rows<T: Serialize>(rows: &[T]) -> Result<ExitCode, Failure> {
     #[derive(Serialize)]
     struct Document<'a, T> {
@@ -16,14 +16,15 @@ pub(crate) fn print_rows<T: Serialize>(rows: &[T]) -> Result<ExitCode, Failure> 
     print_document(&Document { rows })
 }
 
-/// Prints a document that has more beside its `rows`.
+/// Prints a JSON document that has other keys beside `rows`.
 pub(crate) fn print_document<T: Serialize>(document: &T) -> Result<ExitCode, Failure> {
     print_text(&document_text(document)?)
 }
 
-/// A document as it is printed.
+/// Returns a JSON document as text.
 pub(crate) fn document_text<T: Serialize>(document: &T) -> Result<String, Failure> {
-    let text = serde_json::to_string_pretty(document).map_err(|error| Failure::check(format!("no JSON: {error}")))?;
+    let text = serde_json::to_string_pretty(document)
+        .map_err(|error| Failure::check(format!("cannot write JSON: {error}")))?;
     Ok(format!("{text}\n"))
 }
 
@@ -31,7 +32,7 @@ pub(crate) fn document_text<T: Serialize>(document: &T) -> Result<String, Failur
 pub(crate) fn print_text(text: &str) -> Result<ExitCode, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe, as `head` does.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         Err(error) => Err(Failure::check(format!("cannot write to standard output: {error}"))),
         Ok(()) => Ok(ExitCode::SUCCESS),

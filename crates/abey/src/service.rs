@@ -1,10 +1,10 @@
-//! The service manager that may have started this process (sd_notify(3)).
+//! Notifications of the service manager (`sd_notify(3)`).
 
 use sd_notify::NotifyState;
 
-/// Tells the service manager, if there is one.
+/// Notifies the service manager, if one has started this process.
 pub(crate) fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        eprintln!("abey: the service manager cannot be told: {error}");
+        eprintln!("abey: cannot notify the service manager: {error}");
     }
 }

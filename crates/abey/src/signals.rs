@@ -1,53 +1,45 @@
-//! The signals that end what runs until it is told to, or make it read its policy again.
+//! The signals that end a command.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use abey_supervise::signals::{Signal, Signals, TERMINATION};
 
-/// SIGHUP, SIGINT and SIGTERM, which from now on arrive here and have no other effect.
-pub(crate) struct Signals(SignalFd);
+use crate::failure::Failure;
 
-impl Signals {
-    pub(crate) fn catch() -> io::Result<Self> {
-        let set = Self::caught();
-        set.thread_block()?;
-        Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?))
-    }
-
-    /// What is caught, for a child that is to have it again.
-    pub(crate) fn caught() -> SigSet {
-        [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM].into_iter().collect()
-    }
-
-    /// The next signal that has arrived.
-    pub(crate) fn next(&self) -> Option<Signal> {
-        let info = self.0.read_signal().ok()??;
-        Signal::try_from(info.ssi_signo.cast_signed()).ok()
-    }
-
-    /// Waits until then. Whether a signal came.
-    pub(crate) fn wait_until(&self, until: Instant) -> bool {
-        loop {
-            if self.next().is_some() {
-                return true;
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            // Rounded up, so that it does not spin over the last of it.
-            let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-            let _ = poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], timeout);
-        }
-    }
+/// Catches signals, in a command that has no other threads yet.
+pub(crate) fn catch(signals: &[Signal]) -> Result<Signals, Failure> {
+    Signals::catch(signals).map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))
 }
 
-impl AsFd for Signals {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
+/// Catches SIGINT, SIGTERM, and SIGHUP.
+pub(crate) fn catch_with_hangup() -> Result<Signals, Failure> {
+    catch(&[Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM])
+}
+
+/// Catches these signals, and returns a flag that is set when one of them is delivered.
+pub(crate) fn stop_flag(signals: &[Signal]) -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    handle(catch(signals)?, move |_| flag.store(true, Ordering::Relaxed))?;
+    Ok(stop)
+}
+
+/// Catches SIGINT and SIGTERM, and calls `first` at the first one. A second one ends the process at once, with the status
+/// that `exit_status` returns.
+pub(crate) fn handle_first(
+    mut first: impl FnMut(Signal) + Send + 'static,
+    exit_status: impl Fn(Signal) -> i32 + Send + 'static,
+) -> Result<(), Failure> {
+    let mut is_first = true;
+    handle(catch(&TERMINATION)?, move |signal| {
+        if !std::mem::replace(&mut is_first, false) {
+            std::process::exit(exit_status(signal));
+        }
+        first(signal);
+    })
+}
+
+fn handle(signals: Signals, handler: impl FnMut(Signal) + Send + 'static) -> Result<(), Failure> {
+    signals.handle(handler).map_err(|error| Failure::lacks(format!("cannot start a thread: {error}")))
 }

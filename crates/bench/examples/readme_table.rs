@@ -1,20 +1,21 @@
-//! Puts the results of a bench into a Markdown file, between the markers of its worlds:
+//! Writes the results of a bench into a Markdown file, between the markers of its worlds:
 //!
 //! ```text
-//! abey bench --json | cargo run -p abey-bench --example readme_table README.md
+//! abey bench --json | cargo run -p abey-bench --example readme_table docs/book/src/measurements.md
+//! abey bench --json --modes base,suspend20 | cargo run -p abey-bench --example readme_table README.md brief
 //! ```
 //!
-//! A table goes from `<!-- bench datapath -->` to `<!-- /bench datapath -->`. A world that was not measured keeps its own.
-//! Worlds that were measured side by side (`--world both`) have one table, between the markers of `both`.
+//! A table goes from `<!-- bench datapath -->` to `<!-- /bench datapath -->`. The table of a world that was not measured
+//! stays. Worlds that were measured side by side (`--world both`) share one table, between the markers of `both`.
 
 use std::error::Error;
 use std::{env, fs, io};
 
-use abey_bench::table::{beside, marks, ordered};
-use abey_bench::{Document, Figure, Row, World};
+use abey_bench::table::{marks, ordered, rows_by_load};
+use abey_bench::{BenchRow, Document, Figure, World};
 
-/// The columns after load and mode: few enough to be read beside each other on a page.
-const SHOWN: [(Figure, &str); 8] = [
+/// The columns after load and mode, as many as fit on a page.
+const ALL: [(Figure, &str); 8] = [
     (Figure::Qps, "qps"),
     (Figure::Avg, "avg us"),
     (Figure::P50, "p50 us"),
@@ -25,47 +26,57 @@ const SHOWN: [(Figure, &str); 8] = [
     (Figure::SystemCalls, "system calls/query"),
 ];
 
+/// The columns of a brief table.
+const BRIEF: [(Figure, &str); 5] = [
+    (Figure::Qps, "requests/s"),
+    (Figure::P50, "median us"),
+    (Figure::P99, "p99 us"),
+    (Figure::CpuPercent, "CPU %"),
+    (Figure::SystemCalls, "system calls/request"),
+];
+
 fn main() -> Result<(), Box<dyn Error>> {
     let path = env::args().nth(1).ok_or("name the Markdown file")?;
+    let columns = if env::args().nth(2).as_deref() == Some("brief") { &BRIEF[..] } else { &ALL[..] };
     let document: Document = serde_json::from_reader(io::stdin())?;
     let mut text = fs::read_to_string(&path)?;
     let tables: Vec<(String, Option<World>)> = match document.setup.side_by_side {
         true => vec![("both".to_owned(), None)],
-        false => document.setup.beds.iter().map(|bed| (bed.world.to_string(), Some(bed.world))).collect(),
+        false => document.setup.test_beds.iter().map(|bed| (bed.world.to_string(), Some(bed.world))).collect(),
     };
     for (name, world) in tables {
         let [begin, end] = ["", "/"].map(|slash| format!("<!-- {slash}bench {name} -->\n"));
         let (before, rest) = text.split_once(&begin).ok_or_else(|| format!("{path} has no line {begin:?}"))?;
         let (_, after) = rest.split_once(&end).ok_or_else(|| format!("{path} has no line {end:?}"))?;
-        text = format!("{before}{begin}{}{end}{after}", table(&document, world));
+        text = format!("{before}{begin}{}{end}{after}", table(&document, world, columns));
     }
     fs::write(&path, text)?;
     Ok(())
 }
 
-/// One world's rows; without one those of all, which then name theirs.
-fn table(document: &Document, world: Option<World>) -> String {
+/// Formats the rows of a world; without one, the rows of all worlds with a column of worlds.
+fn table(document: &Document, world: Option<World>, columns: &[(Figure, &str)]) -> String {
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut names = vec!["load", "mode"];
     names.extend(world.is_none().then_some("world"));
     let mut headings: Vec<String> = names.iter().map(ToString::to_string).collect();
-    headings.extend(SHOWN.map(|(_, name)| name.to_owned()));
+    headings.extend(columns.iter().map(|(_, name)| (*name).to_owned()));
     let mut rule = vec!["---".to_owned(); names.len()];
-    rule.extend(SHOWN.map(|_| "---:".to_owned()));
-    let rows: Vec<&Row> = match world {
+    rule.extend(columns.iter().map(|_| "---:".to_owned()));
+    let rows: Vec<&BenchRow> = match world {
         Some(world) => ordered(&document.rows).into_iter().filter(|row| row.world == world).collect(),
-        None => beside(&document.rows),
+        None => rows_by_load(&document.rows),
     };
     let rows_text = rows.iter().map(|row| {
         let value = |figure| row.figures.get(figure).map(|value| figure.text(value)).unwrap_or_default();
         let mut cells = vec![row.load.to_string(), format!("`{}`{}", row.mode, marks(row).replace('*', " \\*"))];
         cells.extend(world.is_none().then(|| row.world.to_string()));
-        cells.extend(SHOWN.map(|(figure, _)| value(figure)));
+        cells.extend(columns.iter().map(|(figure, _)| value(*figure)));
         line(cells)
     });
     let mut text = line(headings) + &line(rule) + &rows_text.collect::<String>();
     if rows.iter().any(|row| row.client_bound) {
-        text += "\n\\* client-bound: the load generator may be the limit.\n";
+        text += "\n\\* client-bound: the load generator may be the bottleneck.\n";
     }
     text
 }

@@ -1,4 +1,4 @@
-//! The program that is measured: an installed one, or the server built into the `abey` command.
+//! The measured server: an installed program, or the server built into the `abey` command.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -6,35 +6,35 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use abey_linux::library;
-use abey_load::{HttpGet, Memcached, Workload};
+use abey_loadgen::{HttpGet, Memcached, Workload};
 
-/// The program that is measured.
+/// The measured server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum App {
-    /// memcached, by its path.
+    /// memcached, at this path.
     Memcached(PathBuf),
-    /// redis-server, by its path.
+    /// redis-server, at this path.
     Redis(PathBuf),
-    /// The key-value server built into the `abey` command, by that command's path.
+    /// The key-value server built into the `abey` command at this path.
     BuiltIn(PathBuf),
-    /// Any other program, which listens on the port and speaks the protocol.
+    /// Any other command line.
     Command(CommandLine),
 }
 
-/// A command line that was given.
+/// A command line of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandLine {
-    /// The program, by its path.
+    /// Path of the program.
     pub program: PathBuf,
-    /// Its arguments, in which `{address}` and `{port}` stand for where it is to listen.
+    /// Arguments, in which `{address}` and `{port}` are replaced by the address and port to listen on.
     pub arguments: Vec<String>,
-    /// Where it listens.
+    /// Port it listens on.
     pub port: u16,
-    /// What it speaks.
+    /// Protocol it speaks.
     pub protocol: Protocol,
 }
 
-/// What the load can speak to a program.
+/// A protocol of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// `get` over memcached's text protocol.
@@ -46,7 +46,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// GETs only, as the published measurements nearly are: the mode is what differs, not the mix.
+    /// Returns the workload: GETs only, as nearly all requests of the published measurements.
     pub(crate) fn workload(self) -> Workload {
         let gets = Memcached { set_ratio: 0.0, ..Memcached::default() };
         match self {
@@ -56,7 +56,7 @@ impl Protocol {
         }
     }
 
-    /// One request, in a word.
+    /// Returns a name of the request, for the report.
     pub const fn request(self) -> &'static str {
         match self {
             Self::Memcached | Self::Redis => "GET",
@@ -65,31 +65,33 @@ impl Protocol {
     }
 }
 
-/// Where a program of this name is: in `PATH`, or where daemons are often installed and only root's `PATH` looks.
+/// Finds an installed program in `PATH` and in directories of daemons that are often missing from a user's `PATH`.
 pub fn installed(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let more = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(more).map(|directory| directory.join(name)).find(|file| file.is_file())
+    let others = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(others).map(|directory| directory.join(name)).find(|file| file.is_file())
 }
 
 impl App {
-    /// memcached if there is one in `PATH`, and otherwise the server built into `abey`.
+    /// Returns memcached if it is installed, otherwise the server built into `abey`.
     pub fn find(abey: &Path) -> Self {
         installed("memcached").map_or_else(|| Self::BuiltIn(abey.to_owned()), Self::Memcached)
     }
 
-    /// The program and its version, for the report.
+    /// Returns the program and its version, for the report.
     pub fn description(&self) -> String {
-        let said = |path: &Path, argument: &str| {
+        let output_of = |path: &Path, argument: &str| {
             let output = Command::new(path).arg(argument).stdin(Stdio::null()).output();
             let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
             text.ok().filter(|text| !text.is_empty())
         };
         match self {
-            Self::Memcached(path) => said(path, "-V").unwrap_or_else(|| "memcached".to_owned()) + ", 1 worker thread",
+            Self::Memcached(path) => {
+                output_of(path, "-V").unwrap_or_else(|| "memcached".to_owned()) + ", 1 worker thread"
+            }
             Self::Redis(path) => {
                 // "Redis server v=7.0.15 sha=... bits=64 build=..."
-                let text = said(path, "--version").unwrap_or_default();
+                let text = output_of(path, "--version").unwrap_or_default();
                 let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="));
                 format!("redis-server {}", version.unwrap_or_default()).trim_end().to_owned()
             }
@@ -101,7 +103,7 @@ impl App {
         }
     }
 
-    /// Where it listens.
+    /// Returns the port it listens on.
     pub fn port(&self) -> u16 {
         match self {
             Self::Memcached(_) | Self::BuiltIn(_) => 11_211,
@@ -110,7 +112,7 @@ impl App {
         }
     }
 
-    /// What it speaks.
+    /// Returns the protocol it speaks.
     pub fn protocol(&self) -> Protocol {
         match self {
             Self::Memcached(_) | Self::BuiltIn(_) => Protocol::Memcached,
@@ -127,14 +129,14 @@ impl App {
             command
         };
         match self {
-            // One worker thread: one CPU serves. No UDP, and no other user, which the kill on exit depends on.
+            // One worker thread for one CPU. No UDP. The user stays root: PR_SET_PDEATHSIG is cleared when a process changes its user.
             Self::Memcached(path) => {
                 run(path, &["-l", &ip, "-p", &port, "-U", "0", "-t", "1", "-m", "64", "-c", "4096", "-u", "root"])
             }
-            // Nothing is written to disk, and it stays in the foreground.
+            // In the foreground, without writes to disk.
             Self::Redis(path) => {
-                let alone = ["--save", "", "--appendonly", "no", "--daemonize", "no", "--protected-mode", "no"];
-                run(path, &[&["--bind", &ip, "--port", &port][..], &alone].concat())
+                let options = ["--save", "", "--appendonly", "no", "--daemonize", "no", "--protected-mode", "no"];
+                run(path, &[&["--bind", &ip, "--port", &port][..], &options].concat())
             }
             Self::BuiltIn(path) => run(path, &["serve", "kv", "--listen", &address.to_string(), "--threads", "1"]),
             Self::Command(line) => {
@@ -152,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_is_told_where_to_listen() {
+    fn a_command_line_gets_address_and_port() {
         let line = CommandLine {
             program: "/bin/server".into(),
             arguments: vec!["--at".into(), "{address}:{port}".into(), "-v".into()],

@@ -1,27 +1,27 @@
-//! The load's side of a test network: the kernel's sockets or the datapath's.
+//! The client side: sockets of the kernel or of the datapath.
 
 use abey_datapath::Runtime;
 use abey_delivery::Mode;
 use abey_nic::Options;
 
 use crate::datapath::Datapath;
-use crate::load_run::Cpus;
-use crate::{BenchError, TestBed};
+use crate::load_driver::Cpus;
+use crate::{BenchError, VethNetwork};
 
-/// Whose sockets the load has.
+/// The network stack of the load's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// The kernel's.
+    /// The kernel.
     Kernel,
-    /// The datapath's, which leaves the server more to do: a kernel client is saturated first.
+    /// The datapath, which can saturate a server that a kernel client cannot.
     Datapath,
 }
 
-/// How the load waits on a datapath: it sees an answer as soon as it is there.
+/// The mode of a datapath client, which polls without sleeping and so sees a response as soon as it arrives.
 pub(crate) const CLIENT_MODE: Mode = Mode::FullBusy;
 
 impl ClientKind {
-    /// In words, for the report.
+    /// Describes the client for the report.
     pub(crate) fn description(self, cpus: Cpus) -> String {
         match self {
             Self::Kernel => format!("over the kernel's sockets, from CPU {}", cpus.client),
@@ -30,9 +30,9 @@ impl ClientKind {
     }
 }
 
-/// The datapath's sockets on the client's end of the pair. The calling thread is in the client's namespace.
-pub(crate) fn over_af_xdp(bed: &TestBed) -> Result<Datapath, BenchError> {
-    let builder = Runtime::builder().nic(&format!("af_xdp:{}", bed.client_device), Options::default());
-    let runtime = builder.mode(CLIENT_MODE).pin(vec![bed.cpus.client as usize]).build()?;
+/// Opens a datapath on the client's end of the veth pair. The calling thread must be in the client's namespace.
+pub(crate) fn over_af_xdp(network: &VethNetwork) -> Result<Datapath, BenchError> {
+    let builder = Runtime::builder().nic(&format!("af_xdp:{}", network.client_device), Options::default());
+    let runtime = builder.mode(CLIENT_MODE).pin(vec![network.cpus.client as usize]).build()?;
     Ok(Datapath::new(runtime))
 }

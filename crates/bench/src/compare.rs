@@ -1,54 +1,54 @@
-//! Lays measured rows beside published ones, so that a reader sees: the same ordering? the same ratios?
+//! Comparison of measured rows with a published table.
 //!
-//! Absolute figures come from other hardware. What can agree is the order of the modes and each mode's ratio to `base`,
-//! at a load where the server is about as busy. So a measured rate is paired with the published rate at which `base`
-//! used the CPU most nearly as much; where `base` was not measured, the lowest rate is paired with the lowest published
-//! one and every other with the highest. `max` is paired with `max`.
+//! Absolute figures come from other hardware. The order of the modes and each mode's ratio to `base` can agree, at loads with
+//! about the same CPU use. Therefore a measured rate is paired with the published rate at which the CPU use of `base` is nearest.
+//! Without a measurement of `base`, the lowest rate is paired with the lowest published one and every other with the
+//! highest. `max` is paired with `max`.
 
 use abey_delivery::Mode;
 
 use crate::reference::{ReferenceRow, ReferenceTable};
 use crate::row::mode_order;
-use crate::{Figure, Figures, Load, Row, World, stats};
+use crate::{BenchRow, Figure, Figures, Load, World, stats};
 
-/// Figures that are compared, where both sides have them.
+/// Figures to compare, as far as both sides have them.
 const COMPARED: [Figure; 5] = [Figure::Avg, Figure::P99, Figure::CpuPercent, Figure::Cycles, Figure::Instructions];
 
-/// The same at `max`.
+/// Figures to compare at `max`.
 const COMPARED_AT_MAX: [Figure; 5] = [Figure::Qps, Figure::Avg, Figure::P99, Figure::Cycles, Figure::Instructions];
 
-/// Two modes closer than this in either table have no order there.
+/// Two modes that differ by less than this share have no order.
 const TIE: f64 = 0.05;
 
-/// Measured rows beside a published table.
+/// A comparison of measured rows with a published table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The published table's title.
     pub title: &'static str,
-    /// What to know about it.
+    /// Notes on the published table.
     pub about: &'static str,
-    /// One entry for each world and load that was measured.
+    /// One entry for each measured world and load.
     pub pairs: Vec<LoadPair>,
-    /// Measured modes with their published rows at every published load, in the order of the table.
+    /// One entry for each measured mode, in the order of the table.
     pub modes: Vec<ModeRows>,
 }
 
-/// A measured load and the published load it is compared with.
+/// A measured load and the published load that it is compared with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadPair {
-    /// The world that was measured.
+    /// The measured world.
     pub world: World,
     /// The measured load.
     pub measured: Load,
     /// The published load.
     pub published: Load,
-    /// CPU of `base` in percent, measured and published: how alike the two loads are. `None` at `max`.
+    /// CPU use of `base` in percent, measured and published. `None` at `max`.
     pub base_cpu: Option<(f64, f64)>,
-    /// The figures both sides have.
+    /// The figures that both sides have.
     pub figures: Vec<Figure>,
     /// One entry for each measured mode.
     pub modes: Vec<ModePair>,
-    /// How far the two sides order the modes alike, for each of `figures`.
+    /// The agreement of the order of modes, for each of `figures`.
     pub orders: Vec<Agreement>,
 }
 
@@ -57,17 +57,17 @@ pub struct LoadPair {
 pub struct ModePair {
     /// The mode.
     pub mode: Mode,
-    /// What was measured.
+    /// The measured figures.
     pub measured: Figures,
-    /// What was published; `None` for a mode the study did not have.
+    /// The published figures; `None` for a mode that is not in the table.
     pub published: Option<Figures>,
-    /// Ratio to `base` of each of [`LoadPair::figures`], measured.
+    /// Measured ratio to `base` of each of [`LoadPair::figures`].
     pub measured_ratios: Vec<Option<f64>>,
-    /// Ratio to `base` of each of [`LoadPair::figures`], published.
+    /// Published ratio to `base` of each of [`LoadPair::figures`].
     pub published_ratios: Vec<Option<f64>>,
 }
 
-/// How many pairs of modes stand in the same order on both sides.
+/// The number of pairs of modes with the same order on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// Pairs of modes in the same order.
@@ -82,14 +82,14 @@ pub struct ModeRows {
     /// The mode.
     pub mode: Mode,
     /// The measured rows, ascending by load.
-    pub measured: Vec<Row>,
-    /// The published rows, ascending by load; empty for a mode the study did not have.
+    pub measured: Vec<BenchRow>,
+    /// The published rows, ascending by load; empty for a mode that is not in the table.
     pub published: Vec<ReferenceRow>,
 }
 
 impl Comparison {
-    /// Compares rows with a published table.
-    pub fn new(rows: &[Row], table: &ReferenceTable) -> Self {
+    /// Compares measured rows with a published table.
+    pub fn new(rows: &[BenchRow], table: &ReferenceTable) -> Self {
         let mut keys: Vec<(World, Load)> = rows.iter().map(|row| (row.world, row.load)).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -106,32 +106,32 @@ impl Comparison {
     }
 }
 
-fn mode_rows(rows: &[Row], table: &ReferenceTable, mode: Mode) -> ModeRows {
-    let mut measured: Vec<Row> = rows.iter().filter(|row| row.mode == mode).cloned().collect();
+fn mode_rows(rows: &[BenchRow], table: &ReferenceTable, mode: Mode) -> ModeRows {
+    let mut measured: Vec<BenchRow> = rows.iter().filter(|row| row.mode == mode).cloned().collect();
     measured.sort_by_key(|row| (row.world, row.load));
     let mut published: Vec<ReferenceRow> = table.rows.iter().filter(|row| row.mode == mode).copied().collect();
     published.sort_by_key(|row| row.load);
     ModeRows { mode, measured, published }
 }
 
-fn load_pair(rows: &[Row], table: &ReferenceTable, (world, load): (World, Load)) -> Option<LoadPair> {
-    let mut here: Vec<&Row> = rows.iter().filter(|row| (row.world, row.load) == (world, load)).collect();
-    here.sort_by_key(|row| mode_order(row.mode));
-    let base = here.iter().find(|row| row.mode == Mode::Base).map(|row| row.figures);
+fn load_pair(rows: &[BenchRow], table: &ReferenceTable, (world, load): (World, Load)) -> Option<LoadPair> {
+    let mut measured: Vec<&BenchRow> = rows.iter().filter(|row| (row.world, row.load) == (world, load)).collect();
+    measured.sort_by_key(|row| mode_order(row.mode));
+    let base = measured.iter().find(|row| row.mode == Mode::Base).map(|row| row.figures);
     let lowest = rows.iter().filter(|row| row.world == world).map(|row| row.load).min() == Some(load);
     let published = published_load(table, load, base.and_then(|base| base.cpu_percent), lowest)?;
     let published_base = table.find(Mode::Base, published).map(|row| row.figures);
     let both = |figure: &Figure| {
-        here.iter().any(|row| row.figures.get(*figure).is_some())
+        measured.iter().any(|row| row.figures.get(*figure).is_some())
             && table.rows.iter().any(|row| row.figures.get(*figure).is_some())
     };
-    // Without a fixed rate the throughput is a result and the server's CPU is not; with one it is the other way round.
+    // At `max` the throughput is a result and the CPU use is not; at a fixed rate the CPU use is a result.
     let compared = if load == Load::Max { COMPARED_AT_MAX } else { COMPARED };
     let figures: Vec<Figure> = compared.into_iter().filter(both).collect();
     let ratios = |of: Option<&Figures>, base: Option<&Figures>| -> Vec<Option<f64>> {
         figures.iter().map(|figure| stats::ratio(of?, base?, *figure)).collect()
     };
-    let modes: Vec<ModePair> = here
+    let modes: Vec<ModePair> = measured
         .iter()
         .map(|row| {
             let published = table.find(row.mode, published).map(|row| row.figures);

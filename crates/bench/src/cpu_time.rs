@@ -1,4 +1,4 @@
-//! CPU time of the server's side while it is measured.
+//! CPU time of the server during a measurement.
 
 use std::time::{Duration, Instant};
 
@@ -6,76 +6,76 @@ use abey_linux::cpu::{ProcessCpuClock, Usage};
 use abey_linux::process;
 
 use crate::BenchError;
-use crate::ledger::{Balance, Ledger};
+use crate::cpu_accounting::{AccountReading, CpuAccounting};
 
-/// How CPU time is counted.
-pub(crate) enum CpuTime {
-    /// The server's process, in which everything runs that delivers its packets. This needs no privilege.
-    OfProcess,
-    /// The server's whole CPU but for what other programs had of it: softirqs and interrupts are in.
-    OfCpu(Box<Ledger>),
+/// A source of CPU time.
+pub(crate) enum CpuTimeSource {
+    /// The server's process, for a datapath whose packet delivery runs in it. Needs no privilege.
+    Process,
+    /// The server's CPU, including softirqs and interrupts, without the time of other programs.
+    Cpu(Box<CpuAccounting>),
 }
 
-/// Counts for one server.
-pub(crate) struct Watch<'a> {
-    how: &'a CpuTime,
+/// CPU time of one server.
+pub(crate) struct ServerCpuTime<'a> {
+    source: &'a CpuTimeSource,
     process: ProcessCpuClock,
 }
 
-/// CPU time so far.
+/// A reading of the CPU time so far.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Spent {
-    OfProcess(Duration, Instant),
-    OfCpu(Balance),
+pub(crate) enum CpuTimeReading {
+    Process(Duration, Instant),
+    Cpu(AccountReading),
 }
 
-impl CpuTime {
-    /// Of the whole CPU.
+impl CpuTimeSource {
+    /// Opens the account of a CPU.
     pub(crate) fn of_cpu(cpu: u32) -> Result<Self, BenchError> {
-        Ok(Self::OfCpu(Box::new(Ledger::open(cpu)?)))
+        Ok(Self::Cpu(Box::new(CpuAccounting::open(cpu)?)))
     }
 
-    /// For the server with this number, the processes that it has started by now, and threads of the kernel that poll its
-    /// packets.
-    pub(crate) fn watch(&self, pid: u32, kthreads: &[u32]) -> Result<Watch<'_>, BenchError> {
-        if let Self::OfCpu(ledger) = self {
+    /// Returns the CPU time of the server with this process ID, the processes it has started so far, and kernel threads that
+    /// poll its packets.
+    pub(crate) fn for_server(&self, pid: u32, kthreads: &[u32]) -> Result<ServerCpuTime<'_>, BenchError> {
+        if let Self::Cpu(accounting) = self {
             let mut ids = process::descendants(pid).unwrap_or_default();
             ids.push(pid);
             ids.extend(kthreads);
-            ledger.serve(&ids)?;
+            accounting.set_server(&ids)?;
         }
-        Ok(Watch { how: self, process: ProcessCpuClock::of(pid)? })
+        Ok(ServerCpuTime { source: self, process: ProcessCpuClock::of(pid)? })
     }
 }
 
-impl Watch<'_> {
-    pub(crate) fn read(&self) -> Result<Spent, BenchError> {
-        Ok(match self.how {
-            CpuTime::OfProcess => Spent::OfProcess(self.process.read()?, Instant::now()),
-            CpuTime::OfCpu(ledger) => Spent::OfCpu(ledger.read()?),
+impl ServerCpuTime<'_> {
+    pub(crate) fn read(&self) -> Result<CpuTimeReading, BenchError> {
+        Ok(match self.source {
+            CpuTimeSource::Process => CpuTimeReading::Process(self.process.read()?, Instant::now()),
+            CpuTimeSource::Cpu(accounting) => CpuTimeReading::Cpu(accounting.read()?),
         })
     }
 }
 
-impl Spent {
-    /// What was spent since an earlier reading of the same watch, and a word about it where there is something to say.
+impl CpuTimeReading {
+    /// Returns the CPU time since an earlier reading of the same server, and a note if other programs used the CPU.
     pub(crate) fn since(&self, earlier: &Self) -> (Usage, Option<String>) {
         let (busy_time, interval, others) = match (self, earlier) {
-            (Self::OfCpu(now), Self::OfCpu(before)) => {
+            (Self::Cpu(now), Self::Cpu(before)) => {
                 let charged = now.since(before);
                 (charged.server + charged.kernel, charged.interval, charged.others)
             }
-            (Self::OfProcess(now, at), Self::OfProcess(before, since)) => {
+            (Self::Process(now, at), Self::Process(before, since)) => {
                 (now.saturating_sub(*before), *at - *since, Duration::ZERO)
             }
-            _ => unreachable!("both are of one watch"),
+            _ => unreachable!("both readings are of one server"),
         };
         let share = |time: Duration| time.as_secs_f64() / interval.as_secs_f64();
-        let note = (share(others) > NOTICEABLE)
-            .then(|| "other programs ran on the server's CPU, whose latency is then theirs as well".to_owned());
+        let note = (share(others) > MAX_OTHERS_SHARE)
+            .then(|| "other programs ran on the server's CPU and may have delayed responses".to_owned());
         (Usage { busy: share(busy_time).min(1.0), busy_time, interval, resolution: 0.0 }, note)
     }
 }
 
-/// A share of the CPU that other programs may have without a word.
-const NOTICEABLE: f64 = 0.02;
+/// The share of the CPU above which the time of other programs is noted.
+const MAX_OTHERS_SHARE: f64 = 0.02;

@@ -1,4 +1,4 @@
-//! Why a bench did not come to an end.
+//! Errors of a bench.
 
 use std::io;
 use std::time::Duration;
@@ -6,25 +6,30 @@ use std::time::Duration;
 use abey_datapath::BuildError;
 use abey_datapath::control::ControlError;
 use abey_delivery::Mode;
-use abey_linux::apply::ApplyError;
 use abey_linux::counters::CountError;
 use abey_linux::cpu::CpuError;
+use abey_linux::library::FindError;
 use abey_linux::machine::MachineError;
 use abey_linux::netlink::NetlinkError;
 use abey_linux::netns::NetNsError;
-use abey_load::{ConfigError, LoadError};
+use abey_loadgen::{ConfigError, LoadError};
+use abey_reconcile::ApplyError;
+use abey_testbed::TestbedError;
 
 use crate::{Load, World};
 
-/// Why a bench did not come to an end. Nothing is left behind: namespaces and shared memory have no name in any file
-/// system, and the servers are children.
+/// An error of a bench. Nothing is left behind: namespaces and shared memory have no name in any file system, and servers
+/// end with their parent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The caller asked to stop.
+    /// The caller set the stop flag.
     #[error("stopped")]
     Stopped,
-    /// Something the machine lacks.
+    /// The request is invalid.
+    #[error("{0}")]
+    Request(String),
+    /// The machine lacks something, or refuses it to this user.
     #[error("{what}: {advice}")]
     Lacks {
         /// What is missing.
@@ -32,14 +37,17 @@ pub enum BenchError {
         /// What to do about it.
         advice: &'static str,
     },
-    /// The test network could not be made.
+    /// The test network could not be created.
     #[error(transparent)]
     Namespace(#[from] NetNsError),
-    /// The test network could not be made.
+    /// The test network could not be created.
+    #[error(transparent)]
+    Network(#[from] TestbedError),
+    /// The test network could not be created.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// The load's end of the shared-memory NIC could not be made.
-    #[error("the load's end of the wire: {0}")]
+    /// The client's datapath could not be created.
+    #[error("cannot open the client's end of the wire: {0}")]
     Datapath(#[from] BuildError),
     /// The counters of a datapath could not be read.
     #[error("cannot read the counters of the server: {0}")]
@@ -49,29 +57,29 @@ pub enum BenchError {
     Apply {
         /// The mode.
         mode: Mode,
-        /// What was refused.
+        /// The error.
         source: ApplyError,
     },
-    /// The mode's settings could not be put back.
-    #[error("the settings could not be put back: {0}")]
+    /// The mode's settings could not be restored.
+    #[error("cannot restore the settings: {0}")]
     Restore(#[from] MachineError),
-    /// A figure could not be counted.
+    /// A counter could not be opened or read.
     #[error(transparent)]
     Count(#[from] CountError),
-    /// CPU time could not be read, or a process not be pinned.
+    /// CPU time could not be read, or a process could not be pinned.
     #[error(transparent)]
     Cpu(#[from] CpuError),
-    /// The server did not start or did not stay.
+    /// The server did not start, or ended.
     #[error("the server ({server}) {what}{output}")]
     Server {
         /// Its command line.
         server: String,
-        /// What it did.
+        /// What happened.
         what: String,
-        /// What it printed, if anything.
+        /// Its output, if any.
         output: String,
     },
-    /// The load could not be put on the server.
+    /// The load failed.
     #[error("{mode} at {load} ({world}): {source}")]
     Load {
         /// The world.
@@ -80,13 +88,13 @@ pub enum BenchError {
         mode: Mode,
         /// The load.
         load: Load,
-        /// What went wrong.
+        /// The error.
         source: LoadError,
     },
-    /// There is nothing to judge the mode by: no request was due in this time, or the load or the server was not let run.
+    /// No request was answered: the run was too short, or other programs used the CPUs.
     #[error(
-        "{mode} at {load} ({world}): no request of {duration:?} was answered, and {unsent} were due and not sent: measure for \
-         longer, or beside less other work"
+        "{mode} at {load} ({world}): no response within {duration:?}, {unsent} requests due but not sent: use a longer \
+         --duration, or end other programs"
     )]
     NothingAnswered {
         /// The world.
@@ -95,12 +103,12 @@ pub enum BenchError {
         mode: Mode,
         /// The load.
         load: Load,
-        /// How long was measured.
+        /// The measured time.
         duration: Duration,
-        /// Requests that were due and that the load did not get to.
+        /// Requests that were due and not sent.
         unsent: u64,
     },
-    /// The mode was set and counters say it did nothing, so there is no row to show.
+    /// The mode was set, but the counters do not prove it active.
     #[error("{mode} did not engage at {load} ({world}): {reason}")]
     NotActive {
         /// The world.
@@ -109,21 +117,24 @@ pub enum BenchError {
         mode: Mode,
         /// The load.
         load: Load,
-        /// What the counters say.
+        /// The counters.
         reason: String,
     },
-    /// The kernel's turn, and it would not see the packets.
-    #[error("an XDP program is still attached to {0}: the server before it did not end")]
+    /// `libabey.so` was not found or does not fit.
+    #[error(transparent)]
+    Library(#[from] FindError),
+    /// An XDP program of an earlier server still diverts the packets from the kernel.
+    #[error("an XDP program is still attached to {0}: the previous server did not end")]
     XdpLeft(String),
-    /// A load or duration that no run can have.
+    /// An invalid load or duration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A file or process operation.
+    /// An operation on a file or process failed.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// What the system said.
+        /// The error.
         source: io::Error,
     },
 }

@@ -1,11 +1,12 @@
-//! The figures of a row: which there are, what they are called and how they are written.
+//! The figures of a row: keys, headings and number formats.
 
+use abey_chart::number::{grouped, short};
 use serde::{Deserialize, Serialize};
 
-/// One kind of figure, in the order of the published tables.
+/// A figure, in the order of the published tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Figure {
-    /// Requests answered per second.
+    /// Responses per second.
     Qps,
     /// Average latency in microseconds, from the intended send time.
     Avg,
@@ -17,9 +18,9 @@ pub enum Figure {
     P99,
     /// 99.9th percentile of latency in microseconds.
     P999,
-    /// Busy share of the server's CPUs in percent; 100 is all of them.
+    /// CPU use in percent of the server's CPUs.
     CpuPercent,
-    /// Server microseconds of CPU per query.
+    /// CPU time of the server per query in microseconds.
     CpuPerQuery,
     /// CPU cycles per query on the server's CPUs.
     Cycles,
@@ -51,11 +52,11 @@ impl Figure {
         Self::SystemCalls,
     ];
 
-    /// The first figures: those that are given with a spread.
+    /// The figures that have a spread.
     pub const WITH_SPREAD: [Self; 8] =
         [Self::Qps, Self::Avg, Self::P50, Self::P95, Self::P99, Self::P999, Self::CpuPercent, Self::CpuPerQuery];
 
-    /// The key in the JSON document.
+    /// Returns the key in the JSON document.
     pub const fn key(self) -> &'static str {
         match self {
             Self::Qps => "qps",
@@ -74,7 +75,7 @@ impl Figure {
         }
     }
 
-    /// The heading in two short lines: the name and its unit.
+    /// Returns the heading in two lines: name and unit.
     pub const fn heading(self) -> (&'static str, &'static str) {
         match self {
             Self::Qps => ("qps", ""),
@@ -93,13 +94,13 @@ impl Figure {
         }
     }
 
-    /// The heading in one line.
+    /// Returns the heading in one line.
     pub fn title(self) -> String {
         let (name, unit) = self.heading();
         if unit.starts_with('/') { format!("{name}{unit}") } else { format!("{name} {unit}").trim_end().to_owned() }
     }
 
-    /// What the figure is, in words.
+    /// Describes the figure.
     pub const fn describe(self) -> &'static str {
         match self {
             Self::Qps => "requests answered per second",
@@ -118,7 +119,7 @@ impl Figure {
         }
     }
 
-    /// A value of this figure as people read it: three significant digits or whole numbers, thousands separated.
+    /// Formats a value: three significant digits or a whole number, with separated thousands.
     pub fn text(self, value: f64) -> String {
         match self {
             Self::Qps | Self::Cycles | Self::Instructions => grouped(value),
@@ -127,46 +128,21 @@ impl Figure {
     }
 }
 
-/// A number with thousands separated and no decimals.
-pub fn grouped(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
-    let mut out = String::new();
-    if value < 0.0 && digits != "0" {
-        out.push('-');
-    }
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// A number with about three significant digits: `0.42`, `3.14`, `30.1`, `458`, `12,805`.
-pub fn short(value: f64) -> String {
-    match value.abs() {
-        size if size < 9.995 => format!("{value:.2}"),
-        size if size < 99.95 => format!("{value:.1}"),
-        _ => grouped(value),
-    }
-}
-
 macro_rules! figures {
     ($($(#[$doc:meta])* $name:ident => $figure:ident,)+) => {
-        /// One value for each figure; `None` is "not measured" (JSON `null`), never zero.
+        /// One value for each figure; `None` (JSON `null`) if not measured.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
         pub struct Figures {
             $($(#[$doc])* pub $name: Option<f64>,)+
         }
 
         impl Figures {
-            /// The value of one figure.
+            /// Returns the value of a figure.
             pub const fn get(&self, figure: Figure) -> Option<f64> {
                 match figure { $(Figure::$figure => self.$name,)+ }
             }
 
-            /// Sets or clears one figure.
+            /// Sets or clears a figure.
             pub fn set(&mut self, figure: Figure, value: Option<f64>) {
                 match figure { $(Figure::$figure => self.$name = value,)+ }
             }
@@ -206,8 +182,8 @@ figures! {
 macro_rules! spreads {
     ($($name:ident => $figure:ident,)+) => {
         /// The spread between runs of each figure in [`Figure::WITH_SPREAD`], as [`spread`](crate::stats::spread)
-        /// defines it: half the range over the median, so that `0.04` reads "plus or minus 4 %". `None` with fewer than
-        /// two runs.
+        /// defines it: half the range over the median, so that `0.04` is plus or minus 4 %. `None` with fewer than two
+        /// runs.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
         pub struct Spreads {
             $(#[doc = concat!("Spread of [`Figure::", stringify!($figure), "`], as a fraction of its median.")]
@@ -215,12 +191,12 @@ macro_rules! spreads {
         }
 
         impl Spreads {
-            /// The spread of one figure; `None` also for a figure that has no spread in the document.
+            /// Returns the spread of a figure; `None` for a figure outside of [`Figure::WITH_SPREAD`].
             pub const fn get(&self, figure: Figure) -> Option<f64> {
                 match figure { $(Figure::$figure => self.$name,)+ _ => None }
             }
 
-            /// Sets or clears the spread of a figure in [`Figure::WITH_SPREAD`]; others are not kept.
+            /// Sets or clears the spread of a figure; does nothing for a figure outside of [`Figure::WITH_SPREAD`].
             pub fn set(&mut self, figure: Figure, value: Option<f64>) {
                 match figure { $(Figure::$figure => self.$name = value,)+ _ => {} }
             }
@@ -244,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_and_fields_agree() {
+    fn keys_are_field_names() {
         for figure in Figure::ALL {
             let mut figures = Figures::default();
             figures.set(figure, Some(1.0));
@@ -258,15 +234,5 @@ mod tests {
             let json = serde_json::to_value(spreads).expect("plain values");
             assert_eq!(json[format!("{}_spread", figure.key())], 1.0, "{figure:?}");
         }
-    }
-
-    #[test]
-    fn numbers_are_short_but_exact_enough() {
-        let texts = [0.0, 0.4159, 3.2459, 9.996, 30.14, 99.96, 458.4, 12805.0].map(short);
-        assert_eq!(texts, ["0.00", "0.42", "3.25", "10.0", "30.1", "100", "458", "12,805"]);
-        assert_eq!(
-            [999.0, 1000.0, 1_236_608.2, -1234.0, -0.2].map(grouped),
-            ["999", "1,000", "1,236,608", "-1,234", "0"]
-        );
     }
 }

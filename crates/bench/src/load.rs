@@ -1,24 +1,24 @@
-//! A load: a rate at which requests are sent, or as fast as answers come back.
+//! A load: a rate of requests, or a closed loop.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How hard the server is driven. Text form: `20k`, `1500`, `1.5m`, `max`; case does not matter.
+/// A load. Text form: `20k`, `1500`, `1.5m`, `max`; case does not matter.
 ///
 /// Loads are ordered by rate, with [`Load::Max`] last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Load {
-    /// Open loop at this many requests per second; never zero, and read back from its text up to ten million.
+    /// Open loop at this rate in requests per second, from 1 to ten million.
     Rate(u64),
-    /// Closed loop: every connection sends its next request when it has its answer.
+    /// Closed loop: each connection sends its next request when it has the response.
     Max,
 }
 
 impl Load {
-    /// Requests per second, unless the load is [`Load::Max`].
+    /// Returns the rate in requests per second; `None` for [`Load::Max`].
     pub const fn rate(self) -> Option<u64> {
         match self {
             Self::Rate(rate) => Some(rate),
@@ -38,9 +38,9 @@ impl fmt::Display for Load {
     }
 }
 
-/// A text that names no load.
+/// An error for a text that is no load.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no load: write requests per second from 1 to 10m, such as 20k or 1.5m, or max")]
+#[error("`{0}` is not a load: write requests per second from 1 to 10m, such as 20k or 1.5m, or max")]
 pub struct ParseLoadError(String);
 
 impl FromStr for Load {
@@ -49,9 +49,9 @@ impl FromStr for Load {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = || ParseLoadError(text.to_owned());
         match text.trim().to_ascii_lowercase().parse().map_err(|_| wrong())? {
-            abey_load::Rate::Max => Ok(Self::Max),
-            abey_load::Rate::PerSecond(rate) if rate >= 1.0 && rate.fract() == 0.0 => Ok(Self::Rate(rate as u64)),
-            abey_load::Rate::PerSecond(_) => Err(wrong()),
+            abey_loadgen::Rate::Max => Ok(Self::Max),
+            abey_loadgen::Rate::PerSecond(rate) if rate >= 1.0 && rate.fract() == 0.0 => Ok(Self::Rate(rate as u64)),
+            abey_loadgen::Rate::PerSecond(_) => Err(wrong()),
         }
     }
 }
@@ -76,7 +76,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn texts() {
+    fn texts_are_parsed() {
         let read = |text: &str| text.parse::<Load>().ok();
         assert_eq!(read("20k"), Some(Load::Rate(20_000)));
         assert_eq!(read("200K"), Some(Load::Rate(200_000)));
@@ -89,13 +89,13 @@ mod tests {
     }
 
     #[test]
-    fn max_is_last() {
+    fn max_is_greater_than_any_rate() {
         assert!(Load::Rate(u64::MAX) < Load::Max);
     }
 
     proptest! {
         #[test]
-        fn any_rate_is_read_back(rate in 1..=10_000_000_u64) {
+        fn any_rate_round_trips(rate in 1..=10_000_000_u64) {
             prop_assert_eq!(Load::Rate(rate).to_string().parse(), Ok(Load::Rate(rate)));
         }
     }

@@ -1,31 +1,31 @@
-//! The facts of a machine that a reader needs to judge its figures.
+//! Facts about the machine that a reader needs to judge the figures.
 
 use std::fs;
 
 use procfs::Current;
 use serde::{Deserialize, Serialize};
 
-/// The machine a bench ran on. What could not be found out is `None`.
+/// The machine of a bench. Unknown facts are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// The CPU's name.
     pub cpu_model: Option<String>,
-    /// Number of CPUs that are on line.
+    /// Number of online CPUs.
     pub cpus: Option<usize>,
     /// Kernel release, as `uname -r`.
     pub kernel: Option<String>,
-    /// Whether it runs under a hypervisor (the CPU flag says so).
+    /// Whether it runs under a hypervisor, by the CPU flag.
     pub hypervisor: Option<bool>,
     /// Memory in bytes.
     pub memory_bytes: Option<u64>,
     /// Whether this user could count cycles and instructions.
     pub hardware_counters: bool,
-    /// When the bench was started, as the reader should see it.
+    /// When the bench was started, as shown in the report.
     pub date: String,
 }
 
 impl Machine {
-    /// Reads what `/proc` says of this machine and keeps what only the caller knows.
+    /// Reads the facts from `/proc`; the arguments add the rest.
     pub fn read(hardware_counters: bool, date: &str) -> Self {
         let cpuinfo = procfs::CpuInfo::current().ok();
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
@@ -39,7 +39,7 @@ impl Machine {
         }
     }
 
-    /// The facts as pairs of a name and a text, in the order to show them; what is not known is left out.
+    /// Returns the known facts as names and texts, in the order of the report.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         let count = self.cpus.map(|cpus| if cpus == 1 { "1 CPU".to_owned() } else { format!("{cpus} CPUs") });
         let host = |yes| if yes { "virtual machine" } else { "no hypervisor" }.to_owned();
@@ -60,7 +60,7 @@ impl Machine {
     }
 }
 
-/// What cpuinfo tells. Its fields differ by architecture: only x86 names flags and a model on every CPU.
+/// Returns the facts of `/proc/cpuinfo`. Its fields differ by architecture: only x86 has flags and a model for every CPU.
 fn from_cpuinfo(info: &procfs::CpuInfo) -> Machine {
     Machine {
         cpu_model: info.model_name(0).map(str::to_owned),
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn an_x86_virtual_machine() {
+    fn an_x86_virtual_machine_is_recognized() {
         let cpu = |n: u32| format!("processor\t: {n}\nmodel name\t: Some CPU @ 3GHz\nflags\t\t: fpu hypervisor lm\n\n");
         let machine = parse(&(cpu(0) + &cpu(1)));
         assert_eq!(machine.cpu_model.as_deref(), Some("Some CPU @ 3GHz"));
@@ -88,14 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn what_arm_does_not_tell_is_left_out() {
+    fn facts_that_arm_lacks_are_left_out() {
         let machine = parse("processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\n\n");
         assert_eq!((machine.cpu_model.clone(), machine.cpus, machine.hypervisor), (None, Some(1), None));
         assert!(machine.facts().iter().all(|(name, _)| !["Processor", "Host", "Kernel"].contains(name)));
     }
 
     #[test]
-    fn this_machine() {
+    fn the_facts_of_this_machine_are_read() {
         let machine = Machine::read(false, "today");
         assert_eq!((machine.date.as_str(), machine.hardware_counters), ("today", false));
         assert!(

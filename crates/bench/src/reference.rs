@@ -8,11 +8,11 @@ use crate::{Figures, Load};
 /// A published table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReferenceTable {
-    /// What the table is called in headings.
+    /// Title.
     pub title: &'static str,
-    /// Where it comes from and what to know before comparing with it, in lines.
+    /// Source and notes, in lines.
     pub about: &'static str,
-    /// Its rows, in the order of the file.
+    /// Rows, in the order of the file.
     pub rows: Vec<ReferenceRow>,
 }
 
@@ -21,17 +21,17 @@ pub struct ReferenceTable {
 pub struct ReferenceRow {
     /// The delivery mode.
     pub mode: Mode,
-    /// The load that was offered.
+    /// The load.
     pub load: Load,
-    /// Number of runs, where the table gives it.
+    /// Number of runs, if published.
     pub runs: Option<u32>,
-    /// The figures the table has.
+    /// The published figures.
     pub figures: Figures,
-    /// What happened per query, where it was counted.
+    /// Counters per query, if published.
     pub counters: Counters,
 }
 
-/// What the kernel did per query, collected under tracing. `None` where the table has no figure.
+/// Counters of the kernel, collected under tracing. `None` if not published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct Counters {
     /// Share of CPU time in user mode, in percent.
@@ -52,7 +52,7 @@ pub struct Counters {
     pub napi_polls_per_query: Option<f64>,
     /// Packets per NAPI poll.
     pub packets_per_poll: Option<f64>,
-    /// Share of polls that found nothing, in percent.
+    /// Share of polls without packets, in percent.
     pub empty_polls_percent: Option<f64>,
     /// `epoll_wait` calls per query.
     pub epoll_waits_per_query: Option<f64>,
@@ -60,24 +60,24 @@ pub struct Counters {
     pub events_per_epoll_wait: Option<f64>,
 }
 
-/// A published file that is not as expected.
+/// An error in a published file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReferenceError {
-    /// Not comma-separated values with the known columns.
+    /// The file is not a CSV file with the expected columns.
     #[error("the published table cannot be read: {0}; restore the file as it was published")]
     Csv(#[from] csv::Error),
-    /// A row names no mode.
+    /// A row has an unknown mode.
     #[error("row {row} of the published table: {source}")]
     Mode {
-        /// Row number, from 1, without the heading.
+        /// Number of the row, from 1, without the heading.
         row: usize,
-        /// Why it is none.
+        /// The error.
         source: abey_delivery::ParseModeError,
     },
 }
 
-/// Columns of both published files; each has its own subset.
+/// Columns of the published files; each file has a subset.
 #[derive(Deserialize)]
 struct Record {
     mode: String,
@@ -93,7 +93,7 @@ struct Record {
     instructions_per_query: Option<f64>,
 }
 
-/// The columns of a counters file. Read apart from [`Record`]: a flattened struct would see every value as text.
+/// Parses a published file. [`Counters`] are read separately: a flattened struct would read every value as text.
 fn parse(text: &str) -> Result<Vec<ReferenceRow>, ReferenceError> {
     let mut records = csv::Reader::from_reader(text.as_bytes());
     let mut counters = csv::Reader::from_reader(text.as_bytes());
@@ -125,7 +125,7 @@ fn parse(text: &str) -> Result<Vec<ReferenceRow>, ReferenceError> {
 }
 
 impl ReferenceTable {
-    /// The evaluation of IRQ suspension with memcached: 11 modes at 6 loads.
+    /// Returns the evaluation of IRQ suspension with memcached: 11 modes at 6 loads.
     pub fn memcached() -> Self {
         Self {
             title: "IRQ suspension, memcached (Linux 6.13 series)",
@@ -134,11 +134,11 @@ impl ReferenceTable {
                     Cycles and instructions per query in this table were divided by three times the number of queries: \
                     compare ratios only.",
             rows: parse(include_str!("../../../data/reference/irq-suspension-memcached.csv"))
-                .expect("checked by a test"),
+                .expect("the shipped file is valid"),
         }
     }
 
-    /// The same study's first published raw runs, with what happened per query.
+    /// Returns the first published raw runs of the same study, with counters.
     pub fn counters() -> Self {
         Self {
             title: "IRQ suspension, memcached, raw runs with counters (Linux 6.11-rc3)",
@@ -146,16 +146,16 @@ impl ReferenceTable {
                     Latencies are means of runs; counters were collected under tracing.\n\
                     Cycles and instructions per query are the physical ones.",
             rows: parse(include_str!("../../../data/reference/irq-suspension-counters.csv"))
-                .expect("checked by a test"),
+                .expect("the shipped file is valid"),
         }
     }
 
-    /// The row of a mode at a load.
+    /// Returns the row of a mode at a load.
     pub fn find(&self, mode: Mode, load: Load) -> Option<&ReferenceRow> {
         self.rows.iter().find(|row| row.mode == mode && row.load == load)
     }
 
-    /// The loads of the table, ascending, each once.
+    /// Returns the loads of the table in ascending order.
     pub fn loads(&self) -> Vec<Load> {
         let mut loads: Vec<Load> = self.rows.iter().map(|row| row.load).collect();
         loads.sort_unstable();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memcached_table() {
+    fn the_memcached_table_is_parsed() {
         let table = ReferenceTable::memcached();
         assert_eq!((table.rows.len(), table.loads().len()), (66, 6));
         let row = find(&table, "suspend20", "800k");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counters_table() {
+    fn the_counters_table_is_parsed() {
         let table = ReferenceTable::counters();
         assert_eq!((table.rows.len(), table.loads().len()), (66, 6));
         let row = find(&table, "suspend20", "200k");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_published_table_is_refused() {
+    fn other_files_are_refused() {
         assert!(matches!(parse("mode,load,qps\nturbo,20k,1\n"), Err(ReferenceError::Mode { row: 1, .. })));
         assert!(matches!(parse("mode,load,qps\nbase,fast,1\n"), Err(ReferenceError::Csv(_))));
         assert!(matches!(parse("mode,qps\nbase,1\n"), Err(ReferenceError::Csv(_))));

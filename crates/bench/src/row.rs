@@ -1,4 +1,4 @@
-//! What one run measured, and what all runs of one world, mode and load come to.
+//! Runs, and rows that aggregate the runs of one world, mode and load.
 
 use std::fmt;
 
@@ -7,27 +7,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Figures, Load, Spreads};
 
-/// Who owns the NIC queue.
+/// The owner of the NIC queue: what `--world` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum World {
     /// The kernel's own NAPI.
     Linux,
-    /// Abey, in user space.
+    /// Abey's datapath, in user space.
     Datapath,
-    /// Abey, in user space, with shared memory in place of a network device: what the device and the kernel's driver cost
-    /// is not in.
+    /// Abey's datapath over shared memory instead of a network device, so without the costs of device and driver.
     Memory,
+}
+
+impl World {
+    /// Returns the world's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Linux => "linux",
+            Self::Datapath => "datapath",
+            Self::Memory => "memory",
+        }
+    }
 }
 
 impl fmt::Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Linux => "linux",
-            Self::Datapath => "datapath",
-            Self::Memory => "memory",
-        })
+        f.pad(self.name())
     }
 }
 
@@ -40,80 +47,80 @@ pub struct CurvePoint {
     pub us: f64,
 }
 
-/// The percentiles at which a run should give its latency curve: dense enough for a smooth line on a scale of nines.
+/// The percentiles of a latency curve, dense enough for a smooth line on a scale of nines.
 ///
-/// Leave out those that fewer than about ten answers lie beyond: they are single accidents, not a distribution.
+/// A percentile with fewer than about ten responses beyond it should be left out: it is not significant.
 pub const CURVE_PERCENTILES: [f64; 23] = [
     0.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 85.0, 90.0, 93.0, 95.0, 97.0, 98.0, 99.0, 99.5, 99.7,
     99.9, 99.95, 99.99, 99.999,
 ];
 
-/// One measured run of one mode at one load.
+/// One run of one mode at one load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// Who owned the NIC queue.
+    /// The world.
     pub world: World,
-    /// The delivery mode that was set.
+    /// The delivery mode.
     pub mode: Mode,
-    /// How hard the server was driven.
+    /// The load.
     pub load: Load,
-    /// What was measured; figures that are not finite count as not measured.
+    /// The measured figures. Figures that are not finite count as not measured.
     pub figures: Figures,
-    /// Latency by percentile, best at [`CURVE_PERCENTILES`]; may be empty.
+    /// Latency by percentile, usually at [`CURVE_PERCENTILES`]; may be empty.
     pub curve: Vec<CurvePoint>,
-    /// Whether counters proved the mode active during this run.
+    /// Whether counters proved the mode active.
     pub active: bool,
-    /// The counters that proved it, as a short sentence: "152,301 packets by busy poll, 9,120 suspensions".
+    /// The proof, such as "152,301 packets by busy poll, 9,120 suspensions".
     pub proof: Option<String>,
     /// Whether the load generator used more than 95 % of its own CPU.
     pub client_bound: bool,
-    /// Anything a reader has to know about this run.
+    /// Notes on the run.
     pub notes: Vec<String>,
 }
 
-/// All runs of one world, mode and load: the median of each figure, and its spread.
+/// The aggregate of all runs of one world, mode and load.
 ///
-/// The JSON object is flat: the keys of [`Figures`] and of [`Spreads`] stand beside `world`, `mode` and `load`.
+/// The JSON object is flat: it has the keys of [`Figures`] and of [`Spreads`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    /// Who owned the NIC queue.
+pub struct BenchRow {
+    /// The world.
     pub world: World,
     /// The delivery mode.
     #[serde(with = "as_text")]
     pub mode: Mode,
-    /// How hard the server was driven.
+    /// The load.
     pub load: Load,
-    /// The median of each figure over the runs that measured it.
+    /// The median of each figure, over the runs that measured it.
     #[serde(flatten)]
     pub figures: Figures,
     /// Whether the mode was proved active in every run.
     pub active: bool,
-    /// Whether the load generator was the limit in any run.
+    /// Whether the load generator was the bottleneck in any run.
     pub client_bound: bool,
-    /// How many runs the medians are taken over.
+    /// Number of runs.
     pub runs: u32,
     /// The spread between runs.
     #[serde(flatten)]
     pub spreads: Spreads,
-    /// The counters of the first run that proved the mode active.
+    /// The proof of the first run.
     #[serde(default)]
     pub proof: Option<String>,
-    /// Latency by percentile: the median over the runs at each percentile that all of them gave.
+    /// Latency by percentile: the median over the runs, at percentiles that all runs have.
     #[serde(default)]
     pub latency_curve: Vec<CurvePoint>,
-    /// The notes of all runs, each once.
+    /// The distinct notes of all runs.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-impl Row {
-    /// The key of the order of the table: world, then load, then mode.
-    pub(crate) fn order(&self) -> (World, Load, (u8, u64)) {
+impl BenchRow {
+    /// Returns the sort key of the table: world, load, mode.
+    pub(crate) fn sort_key(&self) -> (World, Load, (u8, u64)) {
         (self.world, self.load, mode_order(self.mode))
     }
 }
 
-/// Where a mode stands in tables, legends and charts: in the order of the published tables, then by its figure.
+/// Returns the sort key of a mode in tables, legends and charts: its place in the published tables, then its number.
 pub fn mode_order(mode: Mode) -> (u8, u64) {
     match mode {
         Mode::Base => (0, 0),
@@ -131,7 +138,7 @@ pub fn mode_order(mode: Mode) -> (u8, u64) {
     }
 }
 
-/// A mode as its name.
+/// Serializes a mode as its name.
 pub(crate) mod as_text {
     use super::Mode;
     use serde::{Deserialize, Deserializer, Serializer};

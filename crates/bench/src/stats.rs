@@ -1,27 +1,27 @@
-//! Statistics over runs: medians, spreads, rows, ratios of medians.
+//! Statistics over runs: medians, spreads, rows and ratios.
 
 use abey_delivery::Mode;
 
 use crate::row::CurvePoint;
-use crate::{Figure, Figures, Load, Row, Run, Spreads, World};
+use crate::{BenchRow, Figure, Figures, Load, Run, Spreads, World};
 
-/// The middle value; of an even count, the mean of the two in the middle. Values that are not finite are left out;
-/// `None` when nothing is left.
+/// Returns the median: the middle value, or the mean of the two middle values. Values that are not finite are ignored; `None`
+/// without finite values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let middle = sorted.len() / 2;
     match sorted.len() {
         0 => None,
         odd if odd % 2 == 1 => Some(sorted[middle]),
-        // Halving first cannot overflow.
+        // Halving before adding cannot overflow.
         _ => Some(sorted[middle - 1] / 2.0 + sorted[middle] / 2.0),
     }
 }
 
-/// Half the range over the size of the median, as a fraction: 0.04 says that the runs lie within about plus or minus 4 %.
+/// Returns half the range over the median, as a fraction: 0.04 is about plus or minus 4 %.
 ///
-/// A range rather than a deviation, because with three runs a deviation would suggest a distribution nobody has seen.
-/// `None` with fewer than two finite values, and where the median is zero.
+/// It is the range and not the standard deviation, because three runs are too few to estimate a distribution. `None` with fewer than
+/// two finite values, or if the median is zero.
 pub fn spread(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let (first, last) = (sorted.first()?, sorted.last()?);
@@ -36,10 +36,10 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     finite
 }
 
-/// One row for each world, mode and load among the runs, in the order of the table (world, load, mode).
+/// Returns one row for each world, mode and load of the runs, in the order of the table (world, load, mode).
 ///
-/// A figure's median is over the runs that measured it. A row is active only if every run was, and client-bound if any was.
-pub fn aggregate(runs: &[Run]) -> Vec<Row> {
+/// The median of a figure is over the runs that measured it. A row is active if every run was, and client-bound if any run was.
+pub fn aggregate(runs: &[Run]) -> Vec<BenchRow> {
     let mut keys: Vec<(World, Mode, Load)> = Vec::new();
     for run in runs {
         let key = (run.world, run.mode, run.load);
@@ -47,15 +47,15 @@ pub fn aggregate(runs: &[Run]) -> Vec<Row> {
             keys.push(key);
         }
     }
-    let mut rows: Vec<Row> = keys
+    let mut rows: Vec<BenchRow> = keys
         .into_iter()
         .map(|key| row(key, &runs.iter().filter(|run| (run.world, run.mode, run.load) == key).collect::<Vec<_>>()))
         .collect();
-    rows.sort_by_key(Row::order);
+    rows.sort_by_key(BenchRow::sort_key);
     rows
 }
 
-fn row((world, mode, load): (World, Mode, Load), runs: &[&Run]) -> Row {
+fn row((world, mode, load): (World, Mode, Load), runs: &[&Run]) -> BenchRow {
     let mut figures = Figures::default();
     let mut spreads = Spreads::default();
     for figure in Figure::ALL {
@@ -69,7 +69,7 @@ fn row((world, mode, load): (World, Mode, Load), runs: &[&Run]) -> Row {
             notes.push(note.clone());
         }
     }
-    Row {
+    BenchRow {
         world,
         mode,
         load,
@@ -84,7 +84,7 @@ fn row((world, mode, load): (World, Mode, Load), runs: &[&Run]) -> Row {
     }
 }
 
-/// The median latency at each percentile that every run gave.
+/// Returns the median latency at each percentile that every run has.
 fn curve(runs: &[&Run]) -> Vec<CurvePoint> {
     let at = |run: &Run, percentile: f64| {
         run.curve.iter().find(|point| point.percentile == percentile).map(|point| point.us).filter(|us| us.is_finite())
@@ -100,12 +100,12 @@ fn curve(runs: &[&Run]) -> Vec<CurvePoint> {
         .collect()
 }
 
-/// The row of one world, mode and load.
-pub fn find(rows: &[Row], world: World, mode: Mode, load: Load) -> Option<&Row> {
+/// Returns the row of a world, mode and load.
+pub fn find(rows: &[BenchRow], world: World, mode: Mode, load: Load) -> Option<&BenchRow> {
     rows.iter().find(|row| (row.world, row.mode, row.load) == (world, mode, load))
 }
 
-/// How many times the figure of `to` that of `from` is; `None` if either was not measured or `to` is zero.
+/// Returns the ratio of a figure of `from` to that of `to`; `None` if either was not measured or `to` is zero.
 pub fn ratio(from: &Figures, to: &Figures, figure: Figure) -> Option<f64> {
     let ratio = from.get(figure)? / to.get(figure)?;
     ratio.is_finite().then_some(ratio)
@@ -133,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_median_has_as_many_values_below_as_above(values in prop::collection::vec(-1e12..1e12f64, 1..40)) {
+        fn at_most_half_of_the_values_are_on_each_side_of_the_median(values in prop::collection::vec(-1e12..1e12f64, 1..40)) {
             let median = median(&values).expect("not empty");
             let below = values.iter().filter(|value| **value < median).count();
             let above = values.iter().filter(|value| **value > median).count();
@@ -141,14 +141,14 @@ mod tests {
         }
 
         #[test]
-        fn order_does_not_matter(mut values in prop::collection::vec(0.1..1e9f64, 0..20)) {
+        fn median_and_spread_do_not_depend_on_order(mut values in prop::collection::vec(0.1..1e9f64, 0..20)) {
             let before = (median(&values), spread(&values));
             values.reverse();
             prop_assert_eq!(before, (median(&values), spread(&values)));
         }
 
         #[test]
-        fn spread_has_no_unit_and_covers_the_range(values in prop::collection::vec(1.0..1e6f64, 2..20), factor in 1.0..1e3f64) {
+        fn spread_is_scale_free_and_half_the_range(values in prop::collection::vec(1.0..1e6f64, 2..20), factor in 1.0..1e3f64) {
             let spread_of = spread(&values).expect("two values");
             let scaled: Vec<f64> = values.iter().map(|value| value * factor).collect();
             prop_assert!((spread(&scaled).expect("two values") - spread_of).abs() < 1e-9 * (1.0 + spread_of));

@@ -1,12 +1,12 @@
-//! The JSON document: the keys of the design, `null` for what was not measured, and nothing lost on the way back.
+//! The JSON document: its keys, `null` for figures that were not measured, and the round trip.
 
 mod common;
 
-use abey_bench::{CurvePoint, Document, Figure, Figures, Load, Row, Run, Spreads, World, stats};
+use abey_bench::{BenchRow, CurvePoint, Document, Figure, Figures, Load, Run, Spreads, World, stats};
 use proptest::prelude::*;
 
 #[test]
-fn a_row_has_the_keys_of_the_design_in_their_order() {
+fn a_row_has_its_keys_in_order() {
     let mut document = common::document(&["20k"]);
     document.rows.truncate(1);
     let text = serde_json::to_string(&document).expect("plain values");
@@ -43,12 +43,12 @@ fn a_row_has_the_keys_of_the_design_in_their_order() {
     assert!(places.is_sorted(), "{text}");
     assert!(text.starts_with(r#"{"rows":[{"world":"linux","mode":"base","load":"20k","qps":"#), "{text}");
     let json: serde_json::Value = serde_json::from_str(&text).expect("just written");
-    assert!(json["rows"][0]["cycles_per_query"].is_null(), "not measured is null");
+    assert!(json["rows"][0]["cycles_per_query"].is_null(), "a figure that was not measured is null");
     assert_eq!((&json["rows"][0]["runs"], &json["seed"]), (&3.into(), &0xABE1.into()));
 }
 
 #[test]
-fn a_document_from_elsewhere_must_name_modes_and_loads() {
+fn unknown_modes_loads_and_worlds_are_refused() {
     let text = serde_json::to_string(&common::document(&["20k"])).expect("plain values");
     for (good, bad) in [("\"fullbusy\"", "\"turbo\""), ("\"20k\"", "\"fast\""), ("\"linux\"", "\"moon\"")] {
         assert!(serde_json::from_str::<Document>(&text.replacen(good, bad, 1)).is_err(), "{bad}");
@@ -56,7 +56,7 @@ fn a_document_from_elsewhere_must_name_modes_and_loads() {
 }
 
 #[test]
-fn runs_become_rows() {
+fn runs_are_aggregated_to_rows() {
     let mut runs = common::runs(&["50k", "20k"]);
     runs.reverse();
     runs[0].active = false;
@@ -65,7 +65,11 @@ fn runs_become_rows() {
     assert_eq!(rows.len(), 12);
     assert!(rows.iter().all(|row| row.runs == 3));
     for row in &rows {
-        assert_eq!(row.active, (row.mode, row.load) != (mode, load), "one run that was not proved spoils its row only");
+        assert_eq!(
+            row.active,
+            (row.mode, row.load) != (mode, load),
+            "only the row of the run that was not proved is inactive"
+        );
     }
     let base = &rows[0];
     assert_eq!((base.mode.to_string(), base.load), ("base".to_owned(), Load::Rate(20_000)));
@@ -76,7 +80,7 @@ fn runs_become_rows() {
 }
 
 #[test]
-fn one_run_has_no_spread_and_a_figure_counts_only_where_it_was_measured() {
+fn one_run_has_no_spread_and_missing_figures_are_ignored() {
     let mut runs = common::runs(&["20k"]);
     runs.truncate(1);
     assert_eq!(stats::aggregate(&runs)[0].spreads, Spreads::default());
@@ -87,7 +91,7 @@ fn one_run_has_no_spread_and_a_figure_counts_only_where_it_was_measured() {
     runs[1].curve.pop();
     let row = &stats::aggregate(&runs)[0];
     assert_eq!((row.figures.avg_us, row.spreads.avg_us_spread), (runs[2].figures.avg_us, None));
-    assert_eq!(row.latency_curve.len(), runs[0].curve.len() - 1, "a percentile one run lacks is left out");
+    assert_eq!(row.latency_curve.len(), runs[0].curve.len() - 1, "a percentile that one run lacks is left out");
 }
 
 fn runs_mode() -> abey_delivery::Mode {
@@ -126,18 +130,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_document_is_read_back_as_it_was(runs in prop::collection::vec(run(), 0..12), seed in any::<u64>()) {
+    fn a_document_round_trips(runs in prop::collection::vec(run(), 0..12), seed in any::<u64>()) {
         let document = Document { rows: stats::aggregate(&runs), seed, ..common::document(&[]) };
         let text = serde_json::to_string(&document).expect("plain values");
         prop_assert_eq!(serde_json::from_str::<Document>(&text).expect("just written"), document);
     }
 
     #[test]
-    fn every_run_lands_in_one_row_and_no_median_leaves_the_range(runs in prop::collection::vec(run(), 0..12)) {
+    fn every_run_is_in_one_row_and_medians_are_within_the_range(runs in prop::collection::vec(run(), 0..12)) {
         let rows = stats::aggregate(&runs);
         prop_assert_eq!(rows.iter().map(|row| row.runs as usize).sum::<usize>(), runs.len());
         for row in &rows {
-            let of = |row: &Row| runs.iter().filter(|run| (run.world, run.mode, run.load) == (row.world, row.mode, row.load)).collect::<Vec<_>>();
+            let of = |row: &BenchRow| runs.iter().filter(|run| (run.world, run.mode, run.load) == (row.world, row.mode, row.load)).collect::<Vec<_>>();
             for figure in Figure::ALL {
                 let values: Vec<f64> = of(row).iter().filter_map(|run| run.figures.get(figure)).collect();
                 let median = row.figures.get(figure);

@@ -1,4 +1,4 @@
-//! The report is one file that needs nothing else, and a real browser shows its charts.
+//! The report is one self-contained file, and a browser shows its charts.
 
 #[path = "common/browser.rs"]
 mod browser;
@@ -15,14 +15,14 @@ fn html(document: &Document) -> String {
     report::render(document, Some(&Comparison::new(&document.rows, &ReferenceTable::memcached())))
 }
 
-/// What a browser sees of a report; `None` without a browser.
+/// Returns what a browser shows of a report; `None` without a browser.
 fn probe(html: &str) -> Option<Value> {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("report.html");
     let watch = "<head><script>window.violations = 0; document.addEventListener('securitypolicyviolation', () => window.violations++)</script>";
     let script = format!("<script>{}</script></body>", include_str!("common/probe.js"));
     let copy = html.replacen("<head>", watch, 1).replacen("</body>", &script, 1);
-    assert!(copy.len() > html.len() + script.len() - 10, "the probe was put in");
+    assert!(copy.len() > html.len() + script.len() - 10, "the probe was inserted");
     fs::write(&file, copy).expect("a file");
     let Some(dom) = browser::dump_dom(&file) else {
         eprintln!("skipped: no chromium on this machine to open the report in");
@@ -43,7 +43,7 @@ fn size(value: &Value) -> (f64, f64) {
 }
 
 #[test]
-fn a_browser_shows_every_chart_and_asks_for_nothing() {
+fn a_browser_shows_every_chart_without_requests() {
     let Some(seen) = probe(&html(&common::document(&["20k", "50k", "max"]))) else { return };
     let charts = seen["charts"].as_array().expect("charts");
     let ids: Vec<&str> = charts.iter().filter_map(|chart| chart["id"].as_str()).collect();
@@ -57,9 +57,9 @@ fn a_browser_shows_every_chart_and_asks_for_nothing() {
         let lines = chart["lines"].as_array().expect("lines");
         let drawn: Vec<&str> = lines.iter().filter_map(|line| line["mode"].as_str()).collect();
         assert_eq!(drawn, modes.map(|mode| format!("m-{mode}")), "one line for each mode");
-        assert_eq!(strings(&chart["names"]), modes, "each line is named where it ends");
+        assert_eq!(strings(&chart["names"]), modes, "each line has its name at its end");
         for line in lines {
-            // `fullbusy` draws a level line of CPU: it has width, and its stroke's height at most.
+            // The CPU line of `fullbusy` is horizontal, with no height but that of its stroke.
             assert!(size(line).0 > 50.0, "{line}");
         }
         assert!(lines.iter().filter(|line| size(line).1 > 10.0).count() >= 5, "{chart}");
@@ -67,7 +67,7 @@ fn a_browser_shows_every_chart_and_asks_for_nothing() {
         colours.sort_unstable();
         colours.dedup();
         assert_eq!(colours.len(), modes.len(), "a colour for each mode: {colours:?}");
-        assert!(chart["points"].as_u64() >= Some(18), "every value can be read by pointing at it");
+        assert!(chart["points"].as_u64() >= Some(18), "every value has a hover text");
     }
     // Three loads, three figures each; `threaded` was not published.
     let agreement = seen["agreement"].as_array().expect("charts");
@@ -94,10 +94,10 @@ fn a_browser_shows_one_load_as_points() {
 }
 
 #[test]
-fn worlds_that_can_be_compared_are_overlaid_in_every_chart() {
+fn comparable_worlds_share_every_chart() {
     let document = common::side_by_side(&["20k", "50k"]);
     let html = html(&document);
-    assert!(html.contains("Times the linux world") && html.contains("World: datapath"));
+    assert!(html.contains("Ratios to the linux world") && html.contains("World: datapath"));
     let Some(seen) = probe(&html) else { return };
     let charts = seen["charts"].as_array().expect("charts");
     let ids: Vec<&str> = charts.iter().filter_map(|chart| chart["id"].as_str()).collect();
@@ -108,7 +108,7 @@ fn worlds_that_can_be_compared_are_overlaid_in_every_chart() {
         assert_eq!(lines.len(), 12, "six modes in two worlds: {chart}");
         let names = strings(&chart["names"]);
         assert!(names.contains(&"suspend20 linux") && names.contains(&"suspend20 datapath"), "{names:?}");
-        // One colour for a mode, whatever the world.
+        // A mode has one colour in all worlds.
         let mut colours: Vec<&str> = lines.iter().filter_map(|line| line["stroke"].as_str()).collect();
         colours.sort_unstable();
         colours.dedup();
@@ -120,7 +120,7 @@ fn worlds_that_can_be_compared_are_overlaid_in_every_chart() {
 }
 
 #[test]
-fn the_file_refers_to_nothing_outside_itself() {
+fn the_file_has_no_external_references() {
     let html = html(&common::document(&["20k", "50k"]));
     assert!(html.contains("default-src 'none'"));
     for outside in ["http://", "https://", " src=", " href=", "url(", "@import", "<link", "<img", "<iframe"] {
@@ -129,24 +129,24 @@ fn the_file_refers_to_nothing_outside_itself() {
 }
 
 #[test]
-fn what_comes_from_outside_is_escaped() {
+fn input_is_escaped() {
     let mut document = common::document(&["20k"]);
-    let evil = "</script><script>alert(1)</script>\"'&";
-    document.setup.command = evil.to_owned();
-    document.setup.load = evil.to_owned();
-    let bed = &mut document.setup.beds[0];
-    (bed.server, bed.client, bed.wire) = (evil.to_owned(), evil.to_owned(), evil.to_owned());
-    document.machine.cpu_model = Some(evil.to_owned());
-    document.notes = vec![evil.to_owned()];
-    document.rows[0].notes = vec![evil.to_owned()];
-    document.rows[0].proof = Some(evil.to_owned());
+    let input = "</script><script>alert(1)</script>\"'&";
+    document.setup.command = input.to_owned();
+    document.setup.load = input.to_owned();
+    let bed = &mut document.setup.test_beds[0];
+    (bed.server, bed.client, bed.wire) = (input.to_owned(), input.to_owned(), input.to_owned());
+    document.machine.cpu_model = Some(input.to_owned());
+    document.notes = vec![input.to_owned()];
+    document.rows[0].notes = vec![input.to_owned()];
+    document.rows[0].proof = Some(input.to_owned());
     let html = html(&document);
     assert!(!html.contains("<script>alert"));
-    assert_eq!(html.matches("&lt;script&gt;alert(1)").count(), 12, "everything is shown, as text");
+    assert_eq!(html.matches("&lt;script&gt;alert(1)").count(), 12, "all of it is shown as text");
 }
 
 #[test]
-fn everything_a_reader_needs_is_there() {
+fn the_report_has_all_facts() {
     let document = common::document(&["20k", "max"]);
     let html = html(&document);
     let facts =
@@ -154,18 +154,18 @@ fn everything_a_reader_needs_is_there() {
     let notes = [
         "no hardware counters",
         "client-bound",
-        "every figure in this report is made up",
-        "What proved each mode active",
+        "every figure in this report is invented",
+        "Proofs that each mode was active",
     ];
     let compared = ["linux 20k beside published 200k", "of 10 pairs of modes", "not published"];
     for text in facts.into_iter().chain(notes).chain(compared) {
         assert!(html.contains(text), "{text}");
     }
-    assert!(!report::render(&document, None).contains("Beside the published"));
+    assert!(!report::render(&document, None).contains("Comparison with published"));
 }
 
 #[test]
-fn worlds_share_no_axis_and_no_table() {
+fn worlds_have_separate_charts_and_tables() {
     let html = html(&common::two_worlds(&["20k", "max"]));
     let (_, charts) = html.split_once("<h2>Charts").expect("charts");
     let (charts, tables) = charts.split_once("<h2>Results").expect("tables");
@@ -179,12 +179,12 @@ fn worlds_share_no_axis_and_no_table() {
     for compared in ["linux max beside published max", "datapath max beside published max"] {
         assert!(html.contains(compared), "{compared}");
     }
-    // What was proved is told apart as well.
+    // The proofs are separate too.
     assert_eq!(html.matches("<td>datapath</td><td>max</td>").count(), 6);
 }
 
 #[test]
-fn an_empty_bench_still_makes_a_report() {
+fn an_empty_document_makes_a_report() {
     let document = common::document(&[]);
     assert!(html(&document).contains("nothing was measured"));
     let mut document = common::document(&["20k"]);
@@ -193,7 +193,7 @@ fn an_empty_bench_still_makes_a_report() {
 }
 
 #[test]
-fn colours_do_not_depend_on_what_else_was_measured() {
+fn colours_do_not_depend_on_other_modes() {
     let all = html(&common::document(&["20k"]));
     let mut one = common::document(&["20k"]);
     one.rows.retain(|row| row.mode.to_string() == "suspend20");
@@ -204,26 +204,27 @@ fn colours_do_not_depend_on_what_else_was_measured() {
     assert_eq!(colour(&all), colour(&html(&one)));
 }
 
-/// Writes the sample where a person can open it: `tmp/sample-report.html` in the target directory.
+/// Writes `tmp/sample-report.html` in the target directory, to open in a browser.
 #[test]
-fn a_sample_for_eyes() {
+fn a_sample_report_is_written() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sample-report.html");
     fs::write(&path, html(&common::document(&["20k", "50k", "max"]))).expect("the target directory is writable");
     println!("{}", path.display());
 }
 
-/// Published rows drawn as if measured: eleven modes at six loads, more than a bench usually has.
+/// Shows published rows as measured ones: eleven modes at six loads, more than a bench usually has.
 #[test]
-fn many_modes_at_many_loads_keep_their_own_lines() {
+fn many_modes_at_many_loads_have_separate_lines() {
     let table = ReferenceTable::counters();
     let mut document = common::document(&["20k"]);
     let pattern = document.rows[0].clone();
-    document.notes = vec!["Sample data: published figures drawn as if measured here, with made-up curves.".to_owned()];
+    document.notes = vec!["Sample data: published figures shown as measured ones, with invented curves.".to_owned()];
     document.rows = table
         .rows
         .iter()
         .map(|row| {
-            let mut drawn = abey_bench::Row { mode: row.mode, load: row.load, figures: row.figures, ..pattern.clone() };
+            let mut drawn =
+                abey_bench::BenchRow { mode: row.mode, load: row.load, figures: row.figures, ..pattern.clone() };
             drawn.latency_curve.iter_mut().for_each(|point| point.us *= row.figures.avg_us.unwrap_or(1.0) / 30.0);
             drawn
         })
@@ -236,10 +237,10 @@ fn many_modes_at_many_loads_keep_their_own_lines() {
     assert_eq!(charts.len(), 6 + 3);
     for chart in charts {
         let lines = chart["lines"].as_array().expect("lines");
-        let mut looks: Vec<&str> = lines.iter().filter_map(|line| line["stroke"].as_str()).collect();
-        looks.sort_unstable();
-        looks.dedup();
-        assert_eq!((lines.len(), looks.len()), (11, 11), "{chart}");
+        let mut strokes: Vec<&str> = lines.iter().filter_map(|line| line["stroke"].as_str()).collect();
+        strokes.sort_unstable();
+        strokes.dedup();
+        assert_eq!((lines.len(), strokes.len()), (11, 11), "{chart}");
     }
     assert_eq!(seen["overflow"], 0);
 }

@@ -1,16 +1,16 @@
-//! What the tables say, for a terminal and as Markdown.
+//! Tables for a terminal and as Markdown.
 
 mod common;
 
 use abey_bench::reference::ReferenceTable;
-use abey_bench::{Comparison, Figures, Load, Row, stats, table};
+use abey_bench::{BenchRow, Comparison, Figures, Load, stats, table};
 use abey_delivery::Mode;
 
-fn rows(loads: &[&str]) -> Vec<Row> {
+fn rows(loads: &[&str]) -> Vec<BenchRow> {
     stats::aggregate(&common::runs(loads))
 }
 
-/// The cells of a line, which are at least two spaces apart.
+/// Splits a line into cells, which are at least two spaces apart.
 fn cells(line: &str) -> Vec<&str> {
     line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()
 }
@@ -49,7 +49,7 @@ fn a_terminal_of_140_columns_is_wide_enough() {
 }
 
 #[test]
-fn what_was_not_measured_is_blank_and_said() {
+fn figures_that_were_not_measured_are_blank_with_a_note() {
     let text = table::terminal(&rows(&["20k"]), &[]);
     assert!(text.contains("cycles and instructions: this machine has no hardware counters"), "{text}");
     assert!(!text.contains("client-bound") && !text.contains("not proved active"));
@@ -81,7 +81,7 @@ fn spreads_are_percent_of_the_median() {
 }
 
 #[test]
-fn markdown_has_as_many_cells_in_every_line() {
+fn markdown_lines_have_the_same_number_of_cells() {
     let text = table::markdown(&rows(&["20k", "max"]), &[]);
     println!("{text}");
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
@@ -91,14 +91,14 @@ fn markdown_has_as_many_cells_in_every_line() {
     }
     assert!(lines[0].starts_with("| load | mode | qps | avg us | p50 us |"), "{}", lines[0]);
     assert!(lines[1].starts_with("| --- | --- | ---: |"));
-    assert!(text.contains("fullbusy \\*"), "a mark must not read as emphasis");
+    assert!(text.contains("fullbusy \\*"), "a mark is no emphasis");
     assert!(text.contains("\n\n- cycles and instructions: this machine"));
 }
 
 #[test]
-fn each_world_has_a_table_of_its_own_under_what_was_measured() {
+fn each_world_has_a_table_below_its_test_bed() {
     let document = common::two_worlds(&["20k"]);
-    let text = table::terminal(&document.rows, &document.setup.beds);
+    let text = table::terminal(&document.rows, &document.setup.test_beds);
     println!("{text}");
     let first_of = |text: &str, words: &str| text.find(words).unwrap_or_else(|| panic!("no {words:?}: {text}"));
     let [linux, datapath] = ["linux: sample server", "datapath: sample server"].map(|words| first_of(&text, words));
@@ -109,13 +109,13 @@ fn each_world_has_a_table_of_its_own_under_what_was_measured() {
         assert_eq!(base.len(), 1, "{table}");
         assert!(base[0][3].starts_with(avg), "{base:?}");
     }
-    let markdown = table::markdown(&document.rows, &document.setup.beds);
+    let markdown = table::markdown(&document.rows, &document.setup.test_beds);
     assert_eq!(markdown.matches("| load | mode |").count(), 2, "{markdown}");
     assert!(markdown.contains("datapath wire between two samples; load over the sockets of datapath, from CPU 0\n\n|"));
 }
 
 #[test]
-fn published_rows_stand_beside_measured_ones() {
+fn measured_rows_are_compared_with_published_ones() {
     let comparison = Comparison::new(&rows(&["20k", "50k", "max"]), &ReferenceTable::memcached());
     // Base uses 19 % and 46 % of the CPU; published at 200k 25 %, at 400k 39 %, at 600k 61 %.
     let pairs: Vec<(Load, Load)> = comparison.pairs.iter().map(|pair| (pair.measured, pair.published)).collect();
@@ -135,7 +135,7 @@ fn published_rows_stand_beside_measured_ones() {
 }
 
 #[test]
-fn without_base_the_ends_are_paired() {
+fn without_base_the_lowest_and_highest_loads_are_paired() {
     let mut rows = rows(&["20k", "50k"]);
     rows.retain(|row| row.mode != Mode::Base);
     let comparison = Comparison::new(&rows, &ReferenceTable::memcached());
@@ -161,7 +161,7 @@ fn published_rows_agree_with_themselves() {
 }
 
 #[test]
-fn worlds_that_can_be_compared_stand_beside_each_other_with_their_ratios() {
+fn comparable_worlds_share_a_table_with_ratios() {
     let document = common::side_by_side(&["20k", "max"]);
     let text = table::side_by_side(&document);
     let widest = text.lines().map(|line| line.chars().count()).max().expect("a table");
@@ -171,10 +171,10 @@ fn worlds_that_can_be_compared_stand_beside_each_other_with_their_ratios() {
         let rows = lines.iter().filter(|line| line.len() > 8 && line[..2] == ["20k", mode]);
         rows.map(|line| line[2]).collect()
     };
-    // Once in the results for each world, and once among the ratios.
+    // Once per world in the results, and once in the ratios.
     assert_eq!(of("suspend20"), ["linux", "datapath", "datapath"], "{text}");
     let ratios = lines.iter().rfind(|line| line.len() > 8 && line[..2] == ["20k", "suspend20"]).expect("a row");
-    // Ten times the average; the lowest one of linux is `fullbusy`.
+    // Ten times the average; the lowest average of linux is that of `fullbusy`.
     assert_eq!((ratios[4], ratios[8]), ("10.0x", "23.4x fullbusy"), "{ratios:?}");
-    assert_eq!(document.pairs.len(), 12);
+    assert_eq!(document.ratios.len(), 12);
 }

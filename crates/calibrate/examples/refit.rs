@@ -1,11 +1,12 @@
-//! Fits again what `abey calibrate --json` benched, and prints how well the rest is predicted: for work on the model.
+//! Repeats the fit for a document of `abey calibrate --json` and prints the predictions, for work on the model.
 //!
 //! `cargo run --release -p abey-calibrate --example refit -- DOCUMENT.json [EVALUATIONS]`
 
 use abey_calibrate::template::{Subject, text};
-use abey_calibrate::training::Trained;
-use abey_calibrate::{Accuracy, Cost, Costs, World, fit, prediction};
+use abey_calibrate::training::BenchedRow;
+use abey_calibrate::{Accuracy, Cost, Costs, fit, prediction};
 use abey_sim::Profile;
+use abey_sim::profile::Delivery;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -13,10 +14,10 @@ fn main() {
     let evaluations = arguments.next().map_or(700, |count| count.parse().expect("a number"));
     let document = std::fs::read_to_string(&path).expect("the document is there");
     let document: serde_json::Value = serde_json::from_str(&document).expect("JSON");
-    for name in [World::Linux, World::Datapath] {
+    for name in [Delivery::Linux, Delivery::Datapath] {
         let of_world = |value: &&serde_json::Value| value["world"] == name.to_string();
         let rows = document["rows"].as_array().expect("rows").iter().filter(of_world);
-        let rows: Vec<Trained> =
+        let rows: Vec<BenchedRow> =
             rows.map(|row| serde_json::from_value(row.clone()).expect("a row of a calibration")).collect();
         if rows.is_empty() {
             continue;
@@ -29,7 +30,7 @@ fn main() {
     }
 }
 
-fn refit(world: World, costs: &Costs, rows: Vec<Trained>, evaluations: usize) {
+fn refit(world: Delivery, costs: &Costs, rows: Vec<BenchedRow>, evaluations: usize) {
     let rates = || rows.iter().map(|row| row.rate);
     let loads = (rates().min().unwrap_or(0), rates().max().unwrap_or(0));
     let text = text(&Subject { world, costs, description: "refitted".to_owned(), connections: 20, loads });

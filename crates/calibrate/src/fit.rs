@@ -1,18 +1,20 @@
-//! What cannot be measured alone, fitted to the rows that are for it, the measured costs held.
+//! Fit of the costs that cannot be measured in isolation to rows of a bench. Measured costs stay fixed.
 
 use abey_delivery::Nanos;
 use abey_sim::fit::{Fitted, Options, Parameter, search};
 use abey_sim::reference::run_all;
 use abey_sim::{InputError, Load, Outcome, Profile, Scenario};
 
-use crate::training::{Trained, World};
+use abey_sim::profile::Delivery;
 
-/// How much work the search is.
+use crate::training::BenchedRow;
+
+/// Effort of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
-    /// Candidate profiles.
+    /// Number of candidate profiles.
     pub evaluations: usize,
-    /// Answers simulated for each row and candidate.
+    /// Responses to simulate per row and candidate.
     pub requests: f64,
 }
 
@@ -26,7 +28,7 @@ const fn parameter(key: &'static str, low: f64, high: f64) -> Parameter {
     Parameter { key, low, high }
 }
 
-/// What is fitted of the kernel's NAPI over a veth, in nanoseconds.
+/// Fitted parameters of the kernel's NAPI over a veth, in nanoseconds.
 const LINUX: [Parameter; 14] = [
     parameter("idle.exit_ns", 500.0, 80_000.0),
     parameter("idle.cold_cycles", 50.0, 40_000.0),
@@ -44,7 +46,7 @@ const LINUX: [Parameter; 14] = [
     parameter("client.late_ns_per_connection_rps", 1.0, 60.0),
 ];
 
-/// The same of the datapath over the shared-memory NIC.
+/// Fitted parameters of the datapath over the shared-memory NIC, in nanoseconds.
 const DATAPATH: [Parameter; 17] = [
     parameter("idle.exit_ns", 500.0, 80_000.0),
     parameter("idle.exit_half_ns", 50.0, 200_000.0),
@@ -65,22 +67,22 @@ const DATAPATH: [Parameter; 17] = [
     parameter("client.jitter_ns", 50.0, 40_000.0),
 ];
 
-/// The parameters of a world.
-pub const fn parameters(world: World) -> &'static [Parameter] {
+/// Returns the fitted parameters of a world.
+pub const fn parameters(world: Delivery) -> &'static [Parameter] {
     match world {
-        World::Linux => &LINUX,
-        World::Datapath => &DATAPATH,
+        Delivery::Linux => &LINUX,
+        Delivery::Datapath => &DATAPATH,
     }
 }
 
-/// The longest run of a mode that spins, in virtual nanoseconds.
+/// Maximum duration of a simulated run of a mode that spins, in nanoseconds of virtual time.
 const SPINNING_NS: u64 = 80_000_000;
 
-/// A row's scenario, as it was benched.
-pub fn scenario(world: World, profile: &Profile, row: &Trained, requests: f64, seed: u64) -> Scenario {
+/// Returns the scenario of a row of the bench.
+pub fn scenario(world: Delivery, profile: &Profile, row: &BenchedRow, requests: f64, seed: u64) -> Scenario {
     let connections = profile.calibrated.map_or(1, |calibrated| calibrated.connections);
     let nanos = (requests * 1e9 / row.rate as f64) as u64;
-    // A wait that spins is simulated poll by poll.
+    // A spinning wait is slow to simulate: each poll is an event.
     let spins = row.mode.settings().epoll.is_some_and(|epoll| epoll.usecs > 0);
     let nanos = if spins { nanos.min(SPINNING_NS) } else { nanos };
     Scenario {
@@ -88,24 +90,24 @@ pub fn scenario(world: World, profile: &Profile, row: &Trained, requests: f64, s
         warmup: Nanos::from_millis(20),
         duration: Nanos::from_nanos(nanos.max(50_000_000)),
         seed,
-        linux: world == World::Linux,
+        linux: world == Delivery::Linux,
         ..Scenario::new(row.mode, Load::Open(row.rate as f64))
     }
 }
 
-/// Fits the profile of this text to the rows that are for it; once `stop` says so, it comes to an end soon.
+/// Fits a profile, given as text, to the rows marked as fitted. Ends soon once `stop` returns true.
 ///
 /// # Errors
-/// If the text is no profile: a bug of ours.
+/// [`InputError`] if the text is no valid profile.
 pub fn fit(
-    world: World,
+    world: Delivery,
     text: &str,
-    rows: &[Trained],
+    rows: &[BenchedRow],
     effort: Effort,
     stop: &dyn Fn() -> bool,
     progress: &mut dyn FnMut(usize, f64),
 ) -> Result<Fitted, InputError> {
-    let rows: Vec<&Trained> = rows.iter().filter(|row| row.fitted).collect();
+    let rows: Vec<&BenchedRow> = rows.iter().filter(|row| row.fitted).collect();
     let seed = 7;
     let mut cost = |profile: &Profile| {
         if stop() {
@@ -122,14 +124,14 @@ pub fn fit(
     search(text, parameters(world), &options, &mut cost, progress)
 }
 
-/// What is a good fit: shares for latencies, points for CPU.
+// Errors of a good fit: shares of latencies, points of CPU use.
 const GOOD_AVERAGE: f64 = 0.05;
 const GOOD_MEDIAN: f64 = 0.10;
 const GOOD_TAIL: f64 = 0.40;
 const GOOD_CPU: f64 = 2.0;
 
-fn row_cost(row: &Trained, outcome: &Outcome) -> f64 {
-    // A figure that is uncertain may be missed by as much.
+fn row_cost(row: &BenchedRow, outcome: &Outcome) -> f64 {
+    // The tolerance grows with the uncertainty of the measured figure.
     let share = |measured: crate::training::Measured, predicted: f64, good: f64| {
         let uncertain = measured.uncertain / measured.median.max(0.1);
         misfit(log_ratio(predicted, measured.median) / (good + uncertain))
@@ -143,8 +145,8 @@ fn row_cost(row: &Trained, outcome: &Outcome) -> f64 {
         + 100.0 * (behind - 0.05).max(0.0)
 }
 
-/// The square of a small error, in units of what would be a good fit; a large one hardly pulls at all (Cauchy's loss). A row
-/// that was disturbed, or has something in it that the model has not, must not spoil what the others tell.
+/// Cauchy's loss of an error in units of a good fit: the square of a small error; a large error has little weight, so that a
+/// disturbed row, or one with an effect that the model lacks, does not dominate the fit.
 fn misfit(error: f64) -> f64 {
     (1.0 + error * error).ln()
 }

@@ -1,23 +1,26 @@
-//! Measures what operations cost on this machine, into a host profile for the simulator, and says how well that predicts.
+//! Measures the costs of operations on this machine, writes a host profile for the simulator, and validates its predictions.
 //!
-//! Three steps, each of which says where its figures come from:
+//! A calibration has three steps:
 //!
-//! 1. [`costs`]: what can be measured alone is: system calls, wake-ups, timers, polls, packets; low quantiles of many
-//!    interleaved repetitions.
-//! 2. [`training`] and [`fit`]: what cannot be isolated is fitted to some rows of a short bench, the measured costs held.
-//! 3. [`prediction`]: the other rows of the bench, which the search never saw, beside what the simulator says of them.
+//! 1. [`costs`]: operations that can be measured in isolation: system calls, wake-ups, timers, polls, packets. A cost is a low
+//!    quantile of many interleaved batches.
+//! 2. [`training`] and [`fit`]: the other costs are fitted to some rows of a short bench. The measured costs stay fixed.
+//! 3. [`prediction`]: the profile is validated on the held-out rows of the bench.
 //!
-//! The unit of a calibrated profile is the nanosecond: its processor is called one of 1000 MHz with one cycle an instruction,
-//! since a machine without hardware counters tells only times.
+//! The unit of a calibrated profile is the nanosecond: the processor has 1000 MHz and one cycle per instruction, because a
+//! machine without hardware counters measures only times.
 
 #![forbid(unsafe_code)]
 
+mod calibration;
 pub mod costs;
 pub mod fit;
 pub mod prediction;
+pub mod report;
 pub mod template;
 pub mod training;
 
+pub use calibration::{CANDIDATE_TIME, Calibration, CalibrationError, CalibrationRequest, MAX_SEARCH_FACTOR, Stage};
 pub use costs::{Cost, CostError, Costs, Operation};
 pub use prediction::{Accuracy, Prediction};
-pub use training::{Trained, TrainingError, World};
+pub use training::{BenchedRow, TrainingError};

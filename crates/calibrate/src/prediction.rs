@@ -1,50 +1,51 @@
-//! How well a profile predicts what was benched.
+//! Predictions of a profile, and their accuracy.
 
+use abey_sim::profile::Delivery;
 use abey_sim::reference::run_all;
 use abey_sim::{InputError, Outcome, Profile, Scenario};
 use serde::Serialize;
 
 use crate::fit::scenario;
-use crate::training::{Trained, World};
+use crate::training::BenchedRow;
 
-/// How far an average latency may be off: a share of what was benched.
+/// Maximum error of an average latency, as a share of the measured value.
 pub const LATENCY_LIMIT: f64 = 0.25;
-/// How far CPU may be off, in points.
+/// Maximum error of CPU use, in points.
 pub const CPU_LIMIT: f64 = 8.0;
-/// Answers that a prediction is simulated with, for each of its seeds.
+/// Responses to simulate per prediction and seed.
 const REQUESTS: f64 = 20_000.0;
-/// None of them the search's.
+/// Seeds of predictions; the search uses others.
 const SEEDS: [u64; 3] = [101, 102, 103];
 
-/// One row: predicted beside benched.
+/// A row of the bench and its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
     /// The world.
-    pub world: World,
-    /// What was benched.
+    pub world: Delivery,
+    /// The measured row.
     #[serde(flatten)]
-    pub benched: Trained,
-    /// Average latency, in microseconds, as the simulator has it.
+    pub benched: BenchedRow,
+    /// Predicted average latency in microseconds.
     pub predicted_avg_us: f64,
-    /// Median latency.
+    /// Predicted median latency.
     pub predicted_p50_us: f64,
-    /// 99th percentile.
+    /// Predicted 99th percentile of latency.
     pub predicted_p99_us: f64,
-    /// CPU of the server, in percent.
+    /// Predicted CPU use of the server in percent.
     pub predicted_cpu_percent: f64,
-    /// Predicted average less benched, as a share of that.
+    /// Error of the average latency, as a share of the measured value.
     pub avg_error: f64,
-    /// Predicted CPU less benched, in points.
+    /// Error of the CPU use, in points.
     pub cpu_error: f64,
-    /// Its runs differ by more than the limits: it tells nothing.
+    /// Whether its runs differ by more than the limits, so that it cannot be judged.
     pub unsteady: bool,
 }
 
 impl Prediction {
-    fn new(world: World, benched: Trained, outcomes: &[Outcome]) -> Self {
+    fn new(world: Delivery, benched: BenchedRow, outcomes: &[Outcome]) -> Self {
         let mean = |figure: fn(&Outcome) -> f64| outcomes.iter().map(figure).sum::<f64>() / outcomes.len() as f64;
         let (avg, cpu) = (mean(|outcome| outcome.avg_us), mean(|outcome| outcome.cpu_percent));
-        let Trained { avg_us, cpu_percent, .. } = benched;
+        let BenchedRow { avg_us, cpu_percent, .. } = benched;
         let unsteady = benched.unsteadiness() > 1.0;
         Self {
             world,
@@ -59,7 +60,7 @@ impl Prediction {
         }
     }
 
-    /// Both figures are within their limits.
+    /// Returns whether both errors are within their limits.
     pub fn holds(&self) -> bool {
         self.avg_error.abs() <= LATENCY_LIMIT && self.cpu_error.abs() <= CPU_LIMIT
     }
@@ -68,39 +69,39 @@ impl Prediction {
 /// Predicts every row.
 ///
 /// # Errors
-/// If the profile cannot be used.
-pub fn predict(world: World, profile: &Profile, rows: Vec<Trained>) -> Result<Vec<Prediction>, InputError> {
-    let each = |row: &Trained| SEEDS.map(|seed| scenario(world, profile, row, REQUESTS, seed));
+/// [`InputError`] if the profile is not valid for the scenarios.
+pub fn predict(world: Delivery, profile: &Profile, rows: Vec<BenchedRow>) -> Result<Vec<Prediction>, InputError> {
+    let each = |row: &BenchedRow| SEEDS.map(|seed| scenario(world, profile, row, REQUESTS, seed));
     let scenarios: Vec<Scenario> = rows.iter().flat_map(each).collect();
     let outcomes = run_all(profile, &scenarios)?;
     let of_rows = outcomes.chunks(SEEDS.len());
     Ok(rows.into_iter().zip(of_rows).map(|(row, outcomes)| Prediction::new(world, row, outcomes)).collect())
 }
 
-/// How good the predictions of the rows are that were held out.
+/// Accuracy of the predictions of held-out rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Accuracy {
     /// The world.
-    pub world: World,
-    /// Rows that were held out and were steady.
+    pub world: Delivery,
+    /// Number of held-out rows that can be judged.
     pub judged: usize,
-    /// Those of them within both limits.
+    /// Number of these rows within both limits.
     pub within: usize,
-    /// Rows that were held out and differed too much from run to run to tell.
+    /// Number of held-out rows whose runs differ too much to be judged.
     pub unsteady: usize,
-    /// The median of the errors of the average, as a share.
+    /// Median error of average latency, as a share.
     pub median_avg_error: f64,
-    /// The worst.
+    /// The largest of these errors.
     pub worst_avg_error: f64,
-    /// The median of the errors of CPU, in points.
+    /// Median error of CPU use, in points.
     pub median_cpu_error: f64,
-    /// The worst.
+    /// The largest of these errors.
     pub worst_cpu_error: f64,
 }
 
 impl Accuracy {
-    /// Of the rows that were held out.
-    pub fn of(world: World, predictions: &[Prediction]) -> Self {
+    /// Computes the accuracy over the held-out rows.
+    pub fn of(world: Delivery, predictions: &[Prediction]) -> Self {
         let held_out = || predictions.iter().filter(|one| !one.benched.fitted);
         let judged: Vec<&Prediction> = held_out().filter(|one| !one.unsteady).collect();
         let errors = |error: fn(&Prediction) -> f64| {
@@ -123,7 +124,7 @@ impl Accuracy {
         }
     }
 
-    /// Every row that can be judged is within both limits, and there are some.
+    /// Returns whether more rows can be judged than not, and all of them are within both limits.
     pub fn holds(&self) -> bool {
         self.judged > self.unsteady && self.within == self.judged
     }
@@ -138,7 +139,7 @@ mod tests {
 
     fn row(avg: f64, predicted: f64, cpu: f64, uncertain: f64, fitted: bool) -> Prediction {
         let measured = |median| Measured { median, uncertain };
-        let benched = Trained {
+        let benched = BenchedRow {
             mode: Mode::Base,
             rate: 1_000,
             fitted,
@@ -151,7 +152,7 @@ mod tests {
             cpu_percent: Measured { median: 50.0, uncertain: 0.0 },
         };
         Prediction {
-            world: World::Linux,
+            world: Delivery::Linux,
             predicted_avg_us: predicted,
             predicted_p50_us: predicted,
             predicted_p99_us: predicted,
@@ -164,16 +165,16 @@ mod tests {
     }
 
     #[test]
-    fn only_steady_rows_that_were_held_out_are_judged_and_all_of_them_must_hold() {
+    fn only_steady_held_out_rows_are_judged_and_all_must_be_within_the_limits() {
         let good = row(100.0, 120.0, 57.0, 1.0, false);
         let fitted = row(100.0, 300.0, 50.0, 1.0, true);
         let unsteady = row(100.0, 300.0, 50.0, 80.0, false);
-        let accuracy = Accuracy::of(World::Linux, &[good.clone(), good.clone(), fitted, unsteady.clone()]);
+        let accuracy = Accuracy::of(Delivery::Linux, &[good.clone(), good.clone(), fitted, unsteady.clone()]);
         assert_eq!((accuracy.judged, accuracy.within, accuracy.unsteady), (2, 2, 1));
         assert!(accuracy.holds());
         for bad in [row(100.0, 126.0, 50.0, 1.0, false), row(100.0, 100.0, 58.5, 1.0, false)] {
-            assert!(!Accuracy::of(World::Linux, &[good.clone(), good.clone(), bad]).holds());
+            assert!(!Accuracy::of(Delivery::Linux, &[good.clone(), good.clone(), bad]).holds());
         }
-        assert!(!Accuracy::of(World::Linux, &[good, unsteady]).holds(), "too little can be told");
+        assert!(!Accuracy::of(Delivery::Linux, &[good, unsteady]).holds(), "too few rows can be judged");
     }
 }

@@ -1,33 +1,35 @@
-//! The profile before the search: every figure with its source.
+//! The text of a profile before the fit, with the source of every figure.
 
 use std::fmt::Write as _;
 
+use abey_sim::profile::Delivery;
+
 use crate::costs::{Costs, Operation};
 use crate::fit::parameters;
-use crate::training::{TRAINED, World};
+use crate::training::FITTED_MODES;
 
-/// What a profile is written about.
+/// The subject of a profile.
 #[derive(Clone, Debug)]
 pub struct Subject<'a> {
     /// The world.
-    pub world: World,
-    /// What was measured.
+    pub world: Delivery,
+    /// The measured costs.
     pub costs: &'a Costs,
-    /// One sentence about machine, server and load.
+    /// Description of machine, server and wire.
     pub description: String,
-    /// Connections of the bench.
+    /// Number of connections of the bench.
     pub connections: u32,
-    /// The loads that were fitted, in requests per second.
+    /// The fitted loads in requests per second.
     pub loads: (u64, u64),
 }
 
-/// Where a figure comes from.
+/// The source of a figure.
 enum Source {
-    /// This operation was measured.
+    /// The cost of a measured operation.
     Measured(Operation),
-    /// The search begins there: a measured operation.
+    /// Fitted, beginning with the cost of a measured operation.
     From(Operation),
-    /// By judgement, with the reason.
+    /// A given value, with the reason.
     Because(&'static str),
 }
 
@@ -39,13 +41,13 @@ struct Writer<'a> {
     section: &'static str,
 }
 
-/// The text of the profile.
+/// Returns the text of the profile.
 pub fn text(subject: &Subject<'_>) -> String {
     let mut writer = Writer { subject, text: String::new(), section: "" };
     writer.head();
     match subject.world {
-        World::Linux => linux(&mut writer),
-        World::Datapath => datapath(&mut writer),
+        Delivery::Linux => linux(&mut writer),
+        Delivery::Datapath => datapath(&mut writer),
     }
     writer.text
 }
@@ -60,8 +62,8 @@ impl Writer<'_> {
         let Subject { description, connections, world, .. } = self.subject;
         let quoted = toml::Value::String(description.clone());
         let head = format!(
-            "# Written by `abey calibrate`. Costs are in nanoseconds: the processor is called one of 1000 MHz with one cycle an\n\
-             # instruction. \"measured\": alone, a low quantile of many repetitions. {}\n\
+            "# Written by `abey calibrate`. Costs are in nanoseconds: the processor has 1000 MHz and one cycle per\n\
+             # instruction. \"measured\": in isolation, a low quantile of many batches. {}\n\
              description = {quoted}\n\n[calibrated]\nworld = \"{world}\"\nqueues = 1\nconnections = {connections}",
             self.fitted_to()
         );
@@ -72,7 +74,7 @@ impl Writer<'_> {
         let (low, high) = self.subject.loads;
         format!(
             "\"fitted\": to average, p50, p95\n# and CPU of {} at {low} and {high} requests per second.",
-            TRAINED.join(", ")
+            FITTED_MODES.join(", ")
         )
     }
 
@@ -81,19 +83,19 @@ impl Writer<'_> {
         self.line(&format!("\n[{name}]"));
     }
 
-    /// A figure in nanoseconds as a cost.
+    /// Writes a cost in nanoseconds.
     fn cost(&mut self, key: &str, ns: f64, source: Source) {
         let (ns, why) = self.figure(&format!("{key}.instructions"), ns, source);
         self.line(&format!("{:<50} # {why}", format!("{key} = {{ instructions = {ns} }}")));
     }
 
-    /// A plain figure.
+    /// Writes a number.
     fn plain(&mut self, key: &str, value: f64, source: Source) {
         let (value, why) = self.figure(key, value, source);
         self.line(&format!("{:<50} # {why}", format!("{key} = {value}")));
     }
 
-    /// Anything else that is not searched.
+    /// Writes another value, which is not fitted.
     fn word(&mut self, key: &str, value: &str, why: &str) {
         self.line(&format!("{:<50} # {why}", format!("{key} = {value}")));
     }
@@ -103,8 +105,8 @@ impl Writer<'_> {
         let parameter = parameters(self.subject.world).iter().find(|parameter| parameter.key == full);
         let measured = |operation| self.subject.costs.ns(operation);
         let (value, mut why) = match source {
-            Measured(operation) => (measured(operation).unwrap_or(given), said(operation, measured(operation))),
-            From(operation) => (measured(operation).unwrap_or(given), said(operation, measured(operation))),
+            Measured(operation) => (measured(operation).unwrap_or(given), source_text(operation, measured(operation))),
+            From(operation) => (measured(operation).unwrap_or(given), source_text(operation, measured(operation))),
             Because(why) => (given, why.to_owned()),
         };
         let value = match parameter {
@@ -121,10 +123,10 @@ impl Writer<'_> {
     }
 }
 
-fn said(operation: Operation, ns: Option<f64>) -> String {
+fn source_text(operation: Operation, ns: Option<f64>) -> String {
     match ns {
         Some(_) => format!("measured: {}", operation.how()),
-        None => "by judgement: it was not measured".to_owned(),
+        None => "estimated: it was not measured".to_owned(),
     }
 }
 
@@ -132,12 +134,12 @@ fn processor(writer: &mut Writer<'_>) {
     writer.section("processor");
     writer.plain("frequency_mhz", 1_000.0, Because("the unit: one cycle is a nanosecond"));
     writer.plain("warm_cycles_per_1000_instructions", 1_000.0, Because("the unit: so is one instruction"));
-    writer.plain("recovery_instructions", 1_000.0, Because("by judgement: a microsecond's work refills half"));
+    writer.plain("recovery_instructions", 1_000.0, Because("estimated: a microsecond's work refills half"));
 }
 
 fn idle(writer: &mut Writer<'_>) {
     writer.section("idle");
-    writer.cost("enter", 500.0, Because("by judgement: on nobody's way"));
+    writer.cost("enter", 500.0, Because("estimated: on no request's path"));
     writer.plain("exit_ns", 10_000.0, From(Operation::WakeOtherCpu));
     writer.plain("cold_cycles", 2_000.0, Because(""));
     writer.plain("cold_half_ns", 10_000.0, Because(""));
@@ -157,7 +159,7 @@ fn linux(writer: &mut Writer<'_>) {
     writer.cost("poll", receive * 0.2, Because("begins with a fifth of what was measured for veth to receive"));
     writer.cost("request", receive * 0.6, Because("begins with the rest of it"));
     writer.cost("ack", 0.0, Because("the next request acknowledges"));
-    writer.cost("unmask", 100.0, Because("by judgement: a flag in memory"));
+    writer.cost("unmask", 100.0, Because("estimated: a flag in memory"));
     disturbance(writer);
     threads(writer);
     writer.cost("remote_wake", 2_000.0, Measured(Operation::WakeCharged));
@@ -184,11 +186,11 @@ fn datapath(writer: &mut Writer<'_>) {
     writer.plain("timer_late_ns", 1_000.0, Because(""));
     writer.plain("cold_cycles", 0.0, Because("in interrupt.nic and interrupt.timer"));
     writer.section("softirq");
-    writer.cost("enter", 50.0, Because("by judgement: a call"));
+    writer.cost("enter", 50.0, Because("estimated: a call"));
     writer.cost("poll", 150.0, Measured(Operation::EmptyPoll));
     writer.cost("request", frame * 0.5, Because("begins with half of a measured datagram, both ends"));
     writer.cost("ack", 0.0, Because("the next request acknowledges"));
-    writer.cost("unmask", 100.0, Because("by judgement: a flag in memory"));
+    writer.cost("unmask", 100.0, Because("estimated: a flag in memory"));
     disturbance(writer);
     threads(writer);
     writer.cost("remote_wake", 2_000.0, Measured(Operation::WakeCharged));
@@ -200,19 +202,19 @@ fn datapath(writer: &mut Writer<'_>) {
     writer.cost("interrupt", 12_000.0, Measured(Operation::TimerInterrupt));
     writer.section("epoll");
     writer.cost("wait", 200.0, Because(""));
-    writer.cost("event", 30.0, Because("by judgement: no system call"));
+    writer.cost("event", 30.0, Because("estimated: no system call"));
     writer.section("busy_poll");
     writer.cost("iteration", 0.0, Because("in softirq.poll, which was measured by such iterations"));
     writer.cost("end", 200.0, Because(""));
     server(writer, 2_000.0);
     nic(writer, "server", "the peer's signal wakes a thread of the server");
-    client(writer, 3_000.0, (0.0, "its one thread spins, and takes an answer as fast as they come"));
+    client(writer, 3_000.0, (0.0, "its one thread spins and receives each response at once"));
 }
 
 fn disturbance(writer: &mut Writer<'_>) {
     writer.section("disturbance");
-    writer.plain("packet_cycles", 0.0, Because("not told apart here"));
-    writer.plain("request_cycles", 0.0, Because("not told apart here"));
+    writer.plain("packet_cycles", 0.0, Because("not measured separately"));
+    writer.plain("request_cycles", 0.0, Because("not measured separately"));
 }
 
 fn threads(writer: &mut Writer<'_>) {
@@ -225,9 +227,9 @@ fn threads(writer: &mut Writer<'_>) {
 fn server(writer: &mut Writer<'_>, request: f64) {
     writer.section("server");
     writer.cost("request", request, Because(""));
-    writer.plain("backlog_cycles", 0.0, Because("not told apart here"));
-    writer.plain("backlog_requests", 1.0, Because("of no account without backlog_cycles"));
-    writer.plain("max_events", 64.0, Because("of no account with so few connections"));
+    writer.plain("backlog_cycles", 0.0, Because("not measured separately"));
+    writer.plain("backlog_requests", 1.0, Because("no effect without backlog_cycles"));
+    writer.plain("max_events", 64.0, Because("no effect with so few connections"));
 }
 
 fn nic(writer: &mut Writer<'_>, interrupts: &str, why: &str) {
@@ -242,27 +244,27 @@ fn nic(writer: &mut Writer<'_>, interrupts: &str, why: &str) {
     writer.plain("tx_complete_ns", 0.0, Because("transmissions do not interrupt"));
     writer.plain("tx_usecs", 10_000_000.0, Because("transmissions do not interrupt"));
     writer.plain("tx_frames", 1_000_000.0, Because("transmissions do not interrupt"));
-    writer.plain("wire_mbits_per_s", 100_000.0, Because("by judgement: memory"));
+    writer.plain("wire_mbits_per_s", 100_000.0, Because("estimated: memory"));
 }
 
 fn client(writer: &mut Writer<'_>, base: f64, (late, why): (f64, &'static str)) {
     writer.section("client");
     writer.plain("base_ns", base, Because(""));
     writer.plain("jitter_ns", 1_000.0, Because(""));
-    writer.plain("late_millionths", 1_000_000.0, Because("every answer goes through the client's one thread"));
+    writer.plain("late_millionths", 1_000_000.0, Because("every response is received by the client's one thread"));
     writer.plain("late_ns", 1.0, Because("which has nothing else to do"));
     writer.plain("late_ns_per_connection_rps", late, Because(why));
-    writer.plain("ack_ns", 0.0, Because("there are none"));
+    writer.plain("ack_ns", 0.0, Because("there are no acknowledgements of their own"));
     writer.word("delayed_acks", "true", "the next request acknowledges");
     for key in ["stall_millionths", "stall_ns"] {
-        writer.plain(key, 0.0, Because("not told apart here"));
+        writer.plain(key, 0.0, Because("not measured separately"));
     }
     writer.plain("skip_ns", 100_000_000_000.0, Because("a request that is due is sent, however late"));
     writer.plain("request_bytes", 100.0, Because("a get of a key of some tens of bytes, with headers"));
     writer.plain("response_bytes", 150.0, Because("its value, with headers"));
 }
 
-/// A word about where it was calibrated, for a profile's description.
+/// Returns the description of a profile: machine, server and wire.
 pub fn description(machine: &str, server: &str, wire: &str) -> String {
     let mut text = String::new();
     let _ = write!(text, "{machine}; {server}; {wire}");
@@ -276,9 +278,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_worlds_have_a_profile_with_every_parameter_and_a_source_for_every_figure() {
+    fn the_profile_of_each_world_has_every_parameter_and_a_source_for_every_figure() {
         let costs = Costs::default();
-        for world in [World::Linux, World::Datapath] {
+        for world in [Delivery::Linux, Delivery::Datapath] {
             let description = description("a \"machine\"", "a server", "a wire");
             let subject = Subject { world, costs: &costs, description, connections: 20, loads: (10_000, 40_000) };
             let text = text(&subject);

@@ -1,7 +1,7 @@
 //! Bulk TCP through the shared-memory NIC: one connection, a thread that writes on one CPU, one that reads on the other.
 //!
-//! Both ends are in the same mode. Printed are payload gigabits a second, medians of three runs each, and what the two
-//! threads and their service threads took.
+//! Both ends are in the same mode. It prints payload gigabits per second, medians of three runs, and the CPU time of the two
+//! threads and their service threads.
 //!
 //! `cargo bench -p abey-datapath --bench bulk [-- MODE...]`
 
@@ -18,7 +18,7 @@ const SPAN: Duration = Duration::from_millis(800);
 const REPETITIONS: usize = 3;
 const CHUNK: usize = 256 << 10;
 
-/// Writes until told to stop.
+/// Writes until `stop` is set.
 fn send(runtime: &Runtime, stream: &TcpStream, stop: &AtomicBool) {
     let epoll = runtime.epoll();
     epoll.add(stream, 0, Interest::OUT).expect("new");
@@ -35,7 +35,7 @@ fn send(runtime: &Runtime, stream: &TcpStream, stop: &AtomicBool) {
     stream.shutdown(Shutdown::Write).expect("open");
 }
 
-/// Reads to the end: how much came within the span, and how long that was.
+/// Reads to the end. Returns the number of bytes within the span, and the length of the span.
 fn receive(runtime: &Runtime, stream: &TcpStream, stop: &AtomicBool) -> (u64, Duration) {
     let epoll = runtime.epoll();
     epoll.add(stream, 0, Interest::IN).expect("new");
@@ -52,7 +52,7 @@ fn receive(runtime: &Runtime, stream: &TcpStream, stop: &AtomicBool) -> (u64, Du
             Err(error) => panic!("{error}"),
         }
         let now = Instant::now();
-        // The beginning, with its slow start, does not count.
+        // The slow start is not measured.
         match begun {
             None => begun = Some((now + SPAN / 8, 0)),
             Some((at, 0)) if now >= at => begun = Some((now, total)),
@@ -65,7 +65,7 @@ fn receive(runtime: &Runtime, stream: &TcpStream, stop: &AtomicBool) -> (u64, Du
     }
 }
 
-/// One run: gigabits a second.
+/// Runs once. Returns gigabits per second.
 fn run(mode: Mode, mtu: usize) -> f64 {
     let (client, server) = common::hosts(MemoryShape { mtu, ..MemoryShape::default() });
     let (ours, theirs) = common::connect(&client, &server, 1);

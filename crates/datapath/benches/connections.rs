@@ -1,8 +1,8 @@
-//! What a request costs the server with a hundred and with ten thousand connections, at the same rate.
+//! The cost of a request at the server with 100 and with 10,000 connections, at the same rate.
 //!
-//! Open loop over the shared-memory NIC: requests leave at fixed rates, each on a random connection. Counted is the CPU
-//! time of the server's threads: the one that serves and the service thread. The two numbers of connections alternate; the
-//! medians are compared. Beside it the stack alone, in one thread: segments handed over in memory, the server's half timed.
+//! Open loop over the shared-memory NIC: requests leave at fixed rates, each on a random connection. It measures the CPU time
+//! of the server's thread and its service thread. The two numbers of connections alternate, and their medians are compared.
+//! It also measures the stack alone, in one thread: segments are passed in memory, and the server's half is timed.
 //!
 //! `cargo bench -p abey-datapath --bench connections [-- MODE...]`
 
@@ -24,7 +24,7 @@ const SPAN: Duration = Duration::from_millis(1000);
 const REPETITIONS: usize = 5;
 const MESSAGE: usize = 64;
 
-/// A small generator of numbers that look random (xorshift64).
+/// A pseudorandom number generator (xorshift64).
 struct Dice(u64);
 
 impl Dice {
@@ -42,7 +42,7 @@ fn add_all(epoll: &Epoll, streams: &[TcpStream]) {
     }
 }
 
-/// Answers until told to stop: the requests it answered and its own CPU time between the first two marks.
+/// Answers until `stop` is set. Returns the number of answers and the thread's CPU time between the first two marks.
 fn serve(epoll: &Epoll, streams: &[TcpStream], phase: &AtomicBool, stop: &AtomicBool) -> (u64, Duration) {
     let (mut events, mut buffer) = (Vec::<Event>::new(), [0; MESSAGE]);
     let (mut answered, mut begun) = (0, None);
@@ -54,7 +54,7 @@ fn serve(epoll: &Epoll, streams: &[TcpStream], phase: &AtomicBool, stop: &Atomic
         }
         for event in &events {
             let stream = &streams[event.token as usize];
-            // Two requests may have met on one connection.
+            // One connection may have two requests.
             let got = stream.read(&mut buffer).expect("a request");
             stream.write_all(&buffer[..got]).expect("written");
             answered += got as u64;
@@ -63,7 +63,7 @@ fn serve(epoll: &Epoll, streams: &[TcpStream], phase: &AtomicBool, stop: &Atomic
     (answered / MESSAGE as u64, common::thread_time().saturating_sub(begun.unwrap_or_default()))
 }
 
-/// Sends on time, and takes what comes back: how many requests were sent in the time that counts.
+/// Sends at the intended times, and reads the answers. Returns the number of requests in the measured time.
 fn load(epoll: &Epoll, streams: &[TcpStream], rate: u64, span: Duration) -> u64 {
     let (mut dice, mut events, mut buffer) = (Dice(0x9e37_79b9_7f4a_7c15), Vec::<Event>::new(), [0; 4 * MESSAGE]);
     let (begun, mut sent) = (Instant::now(), 0);
@@ -79,13 +79,13 @@ fn load(epoll: &Epoll, streams: &[TcpStream], rate: u64, span: Duration) -> u64 
         }
         epoll.wait(&mut events, 256, Some(Duration::ZERO)).expect("a wait");
         for event in &events {
-            // What does not fit is told again.
+            // A request that does not fit is reported as writable again.
             streams[event.token as usize].read(&mut buffer).expect("a response");
         }
     }
 }
 
-/// One run: microseconds of the server's CPU for a request; `None` if the machine was too busy with other things.
+/// Runs once. Returns the server's CPU time per request in microseconds; `None` if the machine was too busy.
 fn run(mode: Mode, rate: u64, connections: usize) -> Option<f64> {
     let (client, server) = common::hosts(MemoryShape::default());
     let (ours, theirs) = common::connect(&client, &server, connections);
@@ -116,7 +116,7 @@ fn run(mode: Mode, rate: u64, connections: usize) -> Option<f64> {
 
 fn stack(last: u8) -> Stack {
     let settings = Settings {
-        station: [2, 0, 0, 0, 0, last],
+        mac: [2, 0, 0, 0, 0, last],
         addresses: vec![([10, 0, 0, last].into(), 24)],
         offloads: abey_tcpip::Offloads { receive_verified: true, transmit_filled: true },
         ..Settings::default()
@@ -127,7 +127,7 @@ fn stack(last: u8) -> Stack {
     stack
 }
 
-/// The stack alone, in bursts of `depth` requests: microseconds of the server's half for a request.
+/// Measures the stack alone, in bursts of `depth` requests. Returns microseconds of the server's half per request.
 fn alone(connections: usize, depth: usize) -> f64 {
     const REQUESTS: usize = 100_000;
     let (mut client, mut server) = (stack(1), stack(2));

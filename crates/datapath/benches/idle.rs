@@ -1,7 +1,7 @@
-//! What an idle datapath with a thousand open connections costs: CPU of its threads, in every mode.
+//! The CPU time of an idle datapath with a thousand open connections, in every mode.
 //!
-//! A thread waits in the epoll that holds all of them, for ever; in `sockbusy` it waits in a read of one. The connections
-//! have each carried a request and its response.
+//! A thread waits without a timeout in the epoll that holds all of them; in `sockbusy` it waits in a read of one. Each
+//! connection has carried a request and its response.
 //!
 //! `cargo bench -p abey-datapath --bench idle [-- MODE...]`
 
@@ -16,7 +16,7 @@ use abey_nic::MemoryShape;
 const CONNECTIONS: usize = 1000;
 const SPAN: Duration = Duration::from_secs(3);
 
-/// Percent of a CPU, and what the runtime counted.
+/// Returns the CPU time in percent, and the runtime's counters.
 fn run(mode: Mode) -> (f64, abey_datapath::Counters) {
     let (client, server) = common::hosts(MemoryShape::default());
     let (ours, theirs) = common::connect(&client, &server, CONNECTIONS);
@@ -41,7 +41,7 @@ fn run(mode: Mode) -> (f64, abey_datapath::Counters) {
                 end.expect("the last message");
             }
         });
-        // The last timers of the traffic go by.
+        // The last timers of the traffic expire.
         std::thread::sleep(Duration::from_millis(700));
         let names = ["server", "napi/server", "napi-work"];
         let (begun, spent, counters) = (Instant::now(), common::named_time(&names), server.counters(None));

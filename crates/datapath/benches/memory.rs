@@ -1,7 +1,7 @@
-//! Memory of an idle connection through the whole datapath: stack, watches, epoll entry, the application's handle.
+//! The memory of an idle connection in the whole datapath: stack, observers, epoll entry, the application's handle.
 //!
-//! Counted is what the allocator gave for ten thousand connections at both ends, after each has carried a request and its
-//! response, with all growth of tables; half of it is one end's.
+//! It counts the allocations for 10,000 connections at both ends, after each has carried a request and its response,
+//! including the growth of tables. Half of that belongs to one end.
 //!
 //! `cargo bench -p abey-datapath --bench memory`
 
@@ -22,7 +22,7 @@ const CONNECTIONS: usize = 10_000;
 fn main() {
     let (client, server) = common::hosts(MemoryShape::default());
     let (here, there) = (client.epoll(), server.epoll());
-    // Threads' own state and the first growth are not the connections'.
+    // The state of threads and the first growth of tables do not count.
     drop(common::connect(&client, &server, 1));
     let region = Region::new(ALLOCATOR);
     let (ours, theirs) = common::connect(&client, &server, CONNECTIONS);

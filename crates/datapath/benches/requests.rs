@@ -1,5 +1,5 @@
-//! Requests a second over the shared-memory NIC, client and server on a thread each: one at a time, and at depth, in every
-//! mode; with the system calls a request that the server's runtime counted.
+//! Requests per second over the shared-memory NIC, one at a time and at depth, in every mode, with the system calls per
+//! request of the server's runtime. Client and server have a thread each.
 //!
 //! `cargo bench -p abey-datapath --bench requests [-- MODE... DEPTH...]`
 
@@ -15,7 +15,7 @@ const SPAN: Duration = Duration::from_secs(1);
 /// Client and server have a CPU each.
 const CPUS: [usize; 2] = [0, 1];
 
-/// The calling thread stays on the CPU.
+/// Pins the calling thread to a CPU.
 fn pin(cpu: usize) {
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(cpu);
@@ -29,10 +29,10 @@ fn host(last: u8, queues: Vec<MemoryQueue>, mode: Mode) -> Runtime {
     builder.address([10, 0, 0, last].into(), 24).mode(mode).build().expect("a runtime")
 }
 
-/// Reads a message from every stream that has one, and writes one back: how many.
+/// Reads a message from every stream that has one, and writes one back. Returns their number.
 fn turn(epoll: &Epoll, streams: &[TcpStream], events: &mut Vec<abey_datapath::Event>) -> u64 {
-    let patience = Some(Duration::from_millis(100));
-    let count = epoll.wait(events, streams.len(), patience).expect("a wait");
+    let timeout = Some(Duration::from_millis(100));
+    let count = epoll.wait(events, streams.len(), timeout).expect("a wait");
     for event in events.iter() {
         let stream = &streams[event.token as usize];
         stream.read_exact(&mut [0; 32]).expect("a whole message");
@@ -99,7 +99,7 @@ fn main() {
     for name in Mode::EXAMPLES {
         if modes.is_empty() || modes.iter().any(|chosen| chosen == name) {
             for &depth in &depths {
-                // A thread of its own, as it stays on its CPU.
+                // A thread of its own, because it is pinned.
                 let run = std::thread::spawn(move || run(name.parse().expect("a mode"), depth));
                 run.join().expect("the run's panic was printed");
             }

@@ -1,8 +1,8 @@
-//! Round trips a second, one byte there and one back: over the shared-memory NIC, and beside it, in the same run, the
-//! kernel's TCP over veth between two network namespaces (as root).
+//! Round trips per second with one byte in each direction, over the shared-memory NIC, and in the same run over the kernel's
+//! TCP on a veth pair between two network namespaces (as root).
 //!
 //! The two ends are threads on different CPUs, both in the same mode. The kernel's part uses blocking sockets with
-//! TCP_NODELAY; its namespaces belong to threads and vanish with them.
+//! TCP_NODELAY. Its namespaces belong to threads, and end with them.
 //!
 //! `cargo bench -p abey-datapath --bench rr [-- MODE... | kernel]`
 
@@ -22,10 +22,10 @@ use nix::sched::{CloneFlags, unshare};
 const SPAN: Duration = Duration::from_millis(800);
 const REPETITIONS: usize = 5;
 const KERNEL: &str = "kernel";
-/// How long anybody waits for anything.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A limit that only a hang reaches.
+const HANG_LIMIT: Duration = Duration::from_secs(10);
 
-/// Round trips for the length of the span: how many a second.
+/// Makes round trips for the length of the span. Returns their number per second.
 fn count(mut trip: impl FnMut()) -> f64 {
     let (begun, mut trips) = (Instant::now(), 0);
     while begun.elapsed() < SPAN {
@@ -35,13 +35,13 @@ fn count(mut trip: impl FnMut()) -> f64 {
     f64::from(trips) / begun.elapsed().as_secs_f64()
 }
 
-/// Takes one byte, waiting in an epoll; false at the end of the stream.
+/// Reads one byte, and waits in an epoll. Returns `false` at the end of the stream.
 fn take(epoll: &Epoll, stream: &abey_datapath::TcpStream, events: &mut Vec<Event>) -> bool {
     loop {
         match stream.read(&mut [0]) {
             Ok(count) => return count > 0,
             Err(error) if error.is_would_block() => {
-                epoll.wait(events, 1, Some(PATIENCE)).expect("a wait");
+                epoll.wait(events, 1, Some(HANG_LIMIT)).expect("a wait");
             }
             Err(error) => panic!("{error}"),
         }
@@ -90,28 +90,28 @@ fn ip(arguments: &str) -> Result<(), String> {
     Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// What the two threads of the kernel's part tell each other before there is a connection.
-type Telling = Sender<Result<i32, String>>;
-type Told = Receiver<Result<i32, String>>;
+/// The messages between the two threads of the kernel's part before they are connected.
+type Outbox = Sender<Result<i32, String>>;
+type Inbox = Receiver<Result<i32, String>>;
 
-fn hear(told: &Told) -> Result<i32, String> {
-    told.recv_timeout(PATIENCE).map_err(|_| "the other end has given up".to_owned())?
+fn receive(inbox: &Inbox) -> Result<i32, String> {
+    inbox.recv_timeout(HANG_LIMIT).map_err(|_| "the other end has given up".to_owned())?
 }
 
-/// Gives the calling thread a namespace of its own.
+/// Moves the calling thread into a new network namespace.
 fn isolate() -> Result<(), String> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("no network namespace: {error}"))
 }
 
-/// The server's end: says which thread's namespace the device must come to, sets it up, answers.
-fn answer(tell: &Telling, told: &Told) -> Result<(), String> {
+/// Runs the server's end: names the thread into whose namespace the device must be moved, configures it, and answers.
+fn answer(outbox: &Outbox, inbox: &Inbox) -> Result<(), String> {
     isolate()?;
-    let _ = tell.send(Ok(rustix::thread::gettid().as_raw_nonzero().get()));
-    hear(told)?;
+    let _ = outbox.send(Ok(rustix::thread::gettid().as_raw_nonzero().get()));
+    receive(inbox)?;
     ip("addr add 10.9.0.2/24 dev there")?;
     ip("link set there up")?;
     let listener = TcpListener::bind("10.9.0.2:7").map_err(|error| error.to_string())?;
-    let _ = tell.send(Ok(0));
+    let _ = outbox.send(Ok(0));
     let (mut stream, _) = listener.accept().map_err(|error| error.to_string())?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     while stream.read(&mut [0]).is_ok_and(|count| count > 0) {
@@ -120,15 +120,15 @@ fn answer(tell: &Telling, told: &Told) -> Result<(), String> {
     Ok(())
 }
 
-/// The client's end: makes the devices, asks.
-fn ask(tell: &Telling, told: &Told) -> Result<f64, String> {
+/// Runs the client's end: creates the devices, and sends requests.
+fn ask(outbox: &Outbox, inbox: &Inbox) -> Result<f64, String> {
     isolate()?;
-    let thread = hear(told)?;
+    let thread = receive(inbox)?;
     ip(&format!("link add here type veth peer name there netns {thread}"))?;
     ip("addr add 10.9.0.1/24 dev here")?;
     ip("link set here up")?;
-    let _ = tell.send(Ok(0));
-    hear(told)?;
+    let _ = outbox.send(Ok(0));
+    receive(inbox)?;
     let mut stream = TcpStream::connect("10.9.0.2:7").map_err(|error| error.to_string())?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     Ok(count(|| {
@@ -137,7 +137,7 @@ fn ask(tell: &Telling, told: &Told) -> Result<f64, String> {
     }))
 }
 
-/// The kernel's TCP: round trips a second, or why there are none.
+/// Measures the kernel's TCP. Returns round trips per second, or the reason why there are none.
 fn kernel() -> Result<f64, String> {
     let ((to_client, by_client), (to_server, by_server)) = (channel(), channel());
     std::thread::scope(|scope| {
@@ -166,7 +166,7 @@ fn main() {
     let names = Mode::EXAMPLES.into_iter().chain([KERNEL]);
     let names: Vec<_> = names.filter(|name| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name)).collect();
     let (mut rates, mut skipped) = (vec![Vec::new(); names.len()], None);
-    // Interleaved, so that what else the machine does hits all alike.
+    // Interleaved, so that other load affects all alike.
     for _ in 0..REPETITIONS {
         for (rates, name) in rates.iter_mut().zip(&names) {
             match if *name == KERNEL { kernel() } else { Ok(datapath(common::mode(name))) } {

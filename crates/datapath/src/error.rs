@@ -1,135 +1,135 @@
-//! What can go wrong, by operation. Each message is one sentence that says what to do.
+//! Errors by operation. Each message is one sentence with the cause and the remedy.
 
 use std::io;
 use std::sync::Arc;
 
-use abey_delivery::{NapiId, SettingsError, StoreError};
+use abey_delivery::{SettingsError, StoreError};
 use abey_tcpip::{ConfigError, SocketError};
 
-/// The system refused something a call needs.
+/// A call lacks a resource of the system.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SystemError {
-    /// No descriptor to sleep on.
-    #[error("cannot create an eventfd to sleep on: {0}; are too many files open (ulimit -n)?")]
+    /// No file descriptor to sleep on.
+    #[error("cannot create an eventfd to sleep on: {0}; close files or raise the limit (ulimit -n)")]
     Sleep(#[source] io::Error),
 }
 
-/// Why a runtime was not built. Nothing was changed.
+/// An error of building a runtime. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// No NIC was given.
-    #[error("a runtime needs a NIC: give its name with `nic`, or queue pairs with `queues`")]
+    #[error("a runtime needs a NIC: set its name with `nic`, or queue pairs with `queues`")]
     NoNic,
     /// The NIC could not be opened.
     #[error(transparent)]
     Nic(#[from] abey_nic::OpenError),
-    /// A NIC without queues.
-    #[error("the NIC {0} has no queue pairs left: they were taken by somebody else")]
+    /// The NIC has no free queue pairs.
+    #[error("all queue pairs of the NIC {0} are in use by other programs: stop one of them")]
     NoQueues(String),
-    /// The kernel does not say what it knows of an interface.
-    #[error("cannot ask the kernel (by netlink) about {device}: {source}")]
-    AskKernel {
+    /// A netlink request about an interface failed.
+    #[error("cannot read the kernel's settings of {device} by netlink: {source}")]
+    Netlink {
         /// The interface.
         device: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// An interface without an address.
-    #[error("{device} has no IP address that is ready: give it one first (ip addr add ADDRESS/PREFIX dev {device})")]
+    /// The interface has no usable address.
+    #[error("{device} has no usable IP address: add one first (ip addr add ADDRESS/PREFIX dev {device})")]
     NoAddress {
         /// The interface.
         device: String,
     },
-    /// An interface that is down.
+    /// The interface is down.
     #[error("{device} is down: bring it up first (ip link set {device} up)")]
     Down {
         /// The interface.
         device: String,
     },
-    /// No descriptor to sleep on.
+    /// No file descriptor to sleep on.
     #[error(transparent)]
     Sleep(#[from] SystemError),
-    /// Recorders, CPUs and queues must match.
+    /// The number of recorders or CPUs is not that of the queue pairs.
     #[error("there are {given} {what} for {queues} queue pairs: give one for each, or none")]
     Count {
-        /// What was given.
+        /// What was given (CPUs, recorders).
         what: &'static str,
-        /// How many.
+        /// Their number.
         given: usize,
-        /// How many queue pairs there are.
+        /// The number of queue pairs.
         queues: usize,
     },
-    /// The address, the MTU or a limit cannot be.
+    /// An address, the MTU or a limit is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The settings make no sense together.
+    /// The settings contradict each other.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// A weight of 0.
-    #[error("a weight of 0 polls nothing: choose 1 to 65535 packets")]
+    /// The weight is 0.
+    #[error("a NAPI weight of 0 receives no packets: choose 1 to 65535")]
     ZeroWeight,
-    /// No worker.
-    #[error("a pool of {0} workers: choose 1 to 64")]
+    /// The number of workers is out of range.
+    #[error("{0} workers are not possible: choose 1 to 64")]
     Workers(usize),
-    /// A CPU that is not there.
-    #[error("there is no CPU {cpu} to pin {thread} to: choose one that this process may run on")]
+    /// The CPU does not exist, or the process may not use it.
+    #[error("cannot pin {thread} to CPU {cpu}: choose a CPU on which this process may run")]
     Pin {
         /// The CPU.
         cpu: usize,
         /// The thread.
         thread: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was attempted.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Why settings were not changed. Nothing was changed.
+/// An error of changing settings. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetError {
-    /// No instance has that ID.
-    #[error("this runtime has no NAPI {0}: `Runtime::napi_ids` lists those it has")]
+    /// No instance has this ID.
+    #[error("this runtime has no NAPI {0}: use one of `Runtime::napi_ids`")]
     NoSuchNapi(u32),
-    /// The settings make no sense together.
+    /// The settings contradict each other.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The store refused.
+    /// The store of settings returned an error.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Why a socket was not opened.
+/// An error of opening a socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The stack refused.
+    /// The TCP/IP stack returned an error.
     #[error(transparent)]
     Stack(#[from] abey_tcpip::OpenError),
-    /// There is no such shard.
+    /// No shard has this index.
     #[error("there is no shard {index}: this runtime has {count}, numbered from 0")]
     NoSuchShard {
-        /// The shard asked for.
+        /// The index that was given.
         index: usize,
-        /// How many there are.
+        /// The number of shards.
         count: usize,
     },
-    /// An empty list of addresses.
+    /// The list of addresses is empty.
     #[error("there is no address to listen on")]
     NoAddress,
-    /// Nobody knows where the answers will arrive.
+    /// The queue on which answers will arrive is unknown.
     #[error(
-        "cannot tell on which queue the answers from {0} would arrive: this NIC does not say how it steers frames; use it with one queue pair to connect"
+        "the queue on which answers from {0} will arrive is unknown, because this NIC does not report how it steers frames: use one queue pair to connect"
     )]
     NoSteering(std::net::SocketAddr),
-    /// A port that is another program's.
+    /// Another program uses the port.
     #[error(
         "{} port {port} is in use by another program on this machine: stop it (`ss -anp` shows it) or choose another port", name(*.protocol)
     )]
@@ -139,51 +139,51 @@ pub enum OpenError {
         /// The port.
         port: u16,
     },
-    /// The kernel has no port left.
-    #[error("the kernel has no free port on {device} for another connection (net.ipv4.ip_local_port_range)")]
+    /// The kernel has no free port.
+    #[error("the kernel has no free port on {device} for another connection: widen net.ipv4.ip_local_port_range")]
     NoKernelPort {
         /// The interface.
         device: String,
     },
-    /// A port could not be reserved.
+    /// The kernel refused to reserve the port.
     #[error("cannot reserve {} port {port} on {device}: {source}", name(*.protocol))]
     Reserve {
         /// The protocol.
         protocol: abey_nic::Protocol,
-        /// The port; 0: any.
+        /// The port; 0 for any.
         port: u16,
         /// The interface.
         device: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A port could not be redirected.
+    /// The XDP program could not redirect the port.
     #[error(transparent)]
     Redirect(#[from] abey_nic::PortsError),
     /// The connection failed.
     #[error(transparent)]
     Network(#[from] SocketError),
-    /// The connection was not made in the time that was given.
-    #[error("the connection was not established in time")]
+    /// The timeout of the connection expired.
+    #[error("the connection was not established before the timeout")]
     TimedOut,
-    /// Who was at the other end of the wire has gone.
-    #[error("the link of {device} went down: nobody is at its other end any more")]
+    /// The link went down.
+    #[error("the link of {device} went down: start the peer again")]
     LinkDown {
         /// The device.
         device: String,
     },
-    /// The runtime is gone.
-    #[error("the runtime is gone: keep it as long as its sockets")]
-    RuntimeGone,
+    /// The runtime was dropped.
+    #[error("the runtime was dropped before this socket: keep it as long as its sockets")]
+    RuntimeDropped,
     /// The device failed.
     #[error("the NIC has failed: {0}")]
     Nic(Arc<str>),
-    /// The system refused something.
+    /// A call lacks a resource of the system.
     #[error(transparent)]
     System(#[from] SystemError),
 }
 
-/// What the standard library calls that which befell a connection.
+/// Returns the standard library's kind of a connection's error.
 fn kind_of(error: &SocketError) -> io::ErrorKind {
     match error {
         SocketError::Refused => io::ErrorKind::ConnectionRefused,
@@ -211,33 +211,33 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// Why a socket did not do what was asked.
+/// An error of a call on a socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What the stack said.
+    /// The TCP/IP stack returned an error.
     #[error(transparent)]
     Socket(#[from] abey_tcpip::IoError),
-    /// A blocking call's time is over.
+    /// The timeout of a blocking call expired.
     #[error("the call took longer than the socket's timeout")]
     TimedOut,
-    /// A signal came. Calls of this crate's own do not end by one: this is for callers that wait by
+    /// A signal came. No call of this crate returns it; it is for callers that wait by
     /// [`Runtime::wait_any`](crate::Runtime::wait_any).
     #[error("a signal ended the call")]
     Interrupted,
-    /// The runtime is gone.
-    #[error("the runtime is gone: keep it as long as its sockets")]
-    RuntimeGone,
+    /// The runtime was dropped.
+    #[error("the runtime was dropped before this socket: keep it as long as its sockets")]
+    RuntimeDropped,
     /// The device failed.
     #[error("the NIC has failed: {0}")]
     Nic(Arc<str>),
-    /// The system refused something.
+    /// A call lacks a resource of the system.
     #[error(transparent)]
     System(#[from] SystemError),
 }
 
 impl Error {
-    /// Whether a non-blocking call would have to wait.
+    /// Returns whether a non-blocking call would have had to wait.
     pub fn is_would_block(&self) -> bool {
         matches!(self, Self::Socket(abey_tcpip::IoError::WouldBlock))
     }
@@ -259,42 +259,37 @@ impl From<Error> for io::Error {
     }
 }
 
-/// Why an epoll did not do what was asked.
+/// An error of a call on an epoll.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EpollError {
-    /// Added twice.
+    /// The socket is in the epoll.
     #[error("the socket is in this epoll already: use `modify`")]
     AlreadyAdded,
-    /// Not added.
+    /// The socket is not in the epoll.
     #[error("the socket is not in this epoll: use `add`")]
     NotAdded,
-    /// Of another runtime.
-    #[error("the socket is of another runtime than this epoll: make an epoll of its own runtime for it")]
+    /// The socket belongs to another runtime.
+    #[error("the socket belongs to another runtime than this epoll: use an epoll of its own runtime")]
     OtherRuntime,
-    /// What Linux refuses too.
+    /// The combination of flags is invalid, as in Linux.
     #[error("an exclusive socket cannot be modified or one-shot: remove it and add it again")]
     Exclusive,
-    /// No room for events.
-    #[error("a wait for at most 0 events waits for nothing: choose 1 or more")]
+    /// The most events of a wait is 0.
+    #[error("a wait for at most 0 events is not possible: choose 1 or more")]
     NoRoom,
-    /// The settings make no sense.
+    /// The settings contradict each other.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The runtime is gone.
-    #[error("the runtime is gone: keep it as long as its epolls")]
-    RuntimeGone,
-    /// The system refused something.
+    /// The runtime was dropped.
+    #[error("the runtime was dropped before this epoll: keep it as long as its epolls")]
+    RuntimeDropped,
+    /// A call lacks a resource of the system.
     #[error(transparent)]
     System(#[from] SystemError),
 }
 
-/// Words for the ID of an instance in messages and accessors.
-pub(crate) fn number(id: NapiId) -> u32 {
-    id.get()
-}
-
-/// The name of a protocol.
+/// Returns the name of a protocol.
 fn name(protocol: abey_nic::Protocol) -> &'static str {
     match protocol {
         abey_nic::Protocol::Tcp => "TCP",

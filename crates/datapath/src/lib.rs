@@ -4,18 +4,21 @@
 //! the flows whose packets arrive there, under one lock. A socket lives in its shard
 //! ([`TcpStream::incoming_napi_id`]); an [`Epoll`] holds sockets of any shards.
 //!
-//! *Who polls a shard* depends on the [mode](abey_delivery::Mode), as in the kernel:
+//! *Which thread polls a shard* depends on the [mode](abey_delivery::Mode), as in the kernel:
 //!
 //! 1. a thread inside [`Epoll::wait`] busy polls it, if the epoll has busy-poll parameters;
-//! 2. a thread that sleeps in a wait or in a blocking call has the shard's interrupt and timer in its own sleep, and does
-//!    the softirq's work when it wakes: no second thread, no context switch;
-//! 3. otherwise the shard's *service thread* (`napi/<device>-<id>`) takes interrupts and timers while the application
-//!    computes, but for those that are masked or suspended; in `threaded` it polls, in `workqueue` it hands polls to a pool.
+//! 2. a thread that sleeps in a wait or in a blocking call also sleeps on the shard's interrupt and timer, and runs the
+//!    softirq when it wakes: no second thread, no context switch;
+//! 3. otherwise the shard's *service thread* (`napi/<device>-<id>`) handles interrupts and timers that are not masked or
+//!    suspended, while the application computes. In `threaded` it polls, in `workqueue` it hands polls to a pool.
 //!
-//! How the three hand the shard to each other without waking anybody is told in `cover.rs`; how an interrupt that finds
-//! the shard's lock busy is not lost, in `lock.rs`. Both files, and the one that puts threads to sleep (`parking.rs`), are
-//! run under loom as they are. What everything cost is counted ([`Runtime::counters`]), system calls included: in
-//! `suspendX` and `fullbusy` a busy server makes none for a request.
+//! [`abey_delivery::handoff`] explains how the three hand the shard to each other without a wake-up. `lock.rs` explains why
+//! an interrupt that finds the shard's lock busy is not lost. Both, and `park_state.rs`, which parks threads, are tested
+//! under loom. The costs are counted ([`Runtime::counters`]), including system calls: in `suspendX` and `fullbusy` a busy
+//! server makes none for a request.
+//!
+//! Layers, from the bottom: `lock`, `parker`, `clock`, `environment`; `shard`; `kernel`; `host`; `wait`; `epoll`; `runtime`
+//! and `control`; `socket`. A shard notifies the layers above it through the trait `shard::Notify`.
 //!
 //! An echo server, and a client, over two ends of a shared-memory NIC:
 //!
@@ -34,7 +37,7 @@
 //!     Ok(builder.address([10, 0, 0, last].into(), 24).mode(mode.parse()?).build()?)
 //! }
 //!
-//! /// Serves until `connections` have come and gone.
+//! /// Serves until `connections` connections have been accepted and closed.
 //! fn serve(listener: &TcpListener, runtime: &Runtime, connections: u64) -> Result<(), Box<dyn std::error::Error>> {
 //!     const LISTENER: u64 = u64::MAX;
 //!     let epoll = runtime.epoll();
@@ -54,10 +57,10 @@
 //!             }
 //!             let mut buffer = [0; 4096];
 //!             match streams[&event.token].read(&mut buffer) {
-//!                 // Short messages; a server that may not block keeps what does not fit, and asks for `Interest::OUT`.
+//!                 // Short messages. A server that must not block keeps the rest of a long one, and adds `Interest::OUT`.
 //!                 Ok(count) if count > 0 => streams[&event.token].write_all(&buffer[..count])?,
 //!                 Err(error) if error.is_would_block() => {}
-//!                 // The end, or an error. Dropping a stream closes it and takes it out of the epoll.
+//!                 // The end, or an error. Dropping a stream closes it and removes it from the epoll.
 //!                 _ => drop(streams.remove(&event.token)),
 //!             }
 //!         }
@@ -81,43 +84,46 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Not done, on purpose: draining what a closed connection has not sent when the runtime is dropped (its peer is reset, as
-//! by a process that died).
+//! Data that a closed connection has not sent is lost when the runtime is dropped. The peer is reset, as by a process that
+//! was killed.
 
 #![forbid(unsafe_code)]
 
+mod app_thread;
 mod clock;
 pub mod control;
 mod counters;
-mod cover;
+mod environment;
 mod epoll;
 mod error;
+mod host;
 mod kernel;
-mod lateness;
-mod local;
+mod kernel_wait;
 mod lock;
-mod outside;
-mod parking;
-mod pool;
+mod park_state;
+mod parker;
 #[cfg(test)]
 mod replay;
 mod runtime;
-mod select;
 mod service;
 mod shard;
-mod sleeper;
 mod socket;
+mod source;
 mod sync;
 mod threads;
 mod wait;
+mod work_queue;
+mod worker;
 
+pub use abey_delivery::record::{Answer, Call, Recorder, Transition, first_difference};
 pub use abey_nic::LinkState;
-pub use abey_record::{Answer, Call, Recorder, Transition, first_difference};
 pub use abey_tcpip::{IoError, Keepalive, Message, OpenError as StackOpenError, Readiness, Shutdown, SocketError};
 pub use counters::Counters;
 pub use epoll::{Epoll, Event, Interest, Waker};
 pub use error::{BuildError, EpollError, Error, OpenError, SetError, SystemError};
 pub use kernel::{Neighbors, Route};
-pub use outside::{Ended, Outside, ThreadWaker};
-pub use runtime::{Builder, Census, Runtime};
-pub use socket::{Source, TcpListener, TcpStream, UdpSocket};
+pub use kernel_wait::{KernelWait, ThreadWaker, WaitOutcome};
+pub use runtime::{Builder, Runtime};
+pub use shard::Census;
+pub use socket::{TcpListener, TcpStream, UdpSocket};
+pub use source::Source;

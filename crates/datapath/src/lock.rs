@@ -1,33 +1,35 @@
-//! Lock-and-pending: a lock that whoever finds it busy can leave a mark at, and the mark is seen when the lock is let go.
+//! A lock with pending marks: a thread that finds the lock busy leaves a mark, and the holder finds the mark when it unlocks.
 //!
-//! An interrupt must not wait for a shard that an application has in its hands, and must not be lost either. So it leaves
-//! a mark and goes; the holder, about to let go, finds the mark and does what the interrupt would have done, as a CPU
-//! takes its interrupts when it enables them again.
+//! An interrupt must neither wait for a shard that an application holds, nor be lost. So the thread that takes the
+//! interrupt leaves a mark and returns. The holder finds the mark when it unlocks, and handles the interrupt: a CPU takes
+//! its pending interrupts in the same way when it enables them again.
 //!
-//! *Why no mark is lost.* Who marks first writes the mark, then tries the lock. Who lets go first unlocks, then reads the
-//! marks. A full fence stands between the two halves of either, so at least one of them sees what the other wrote: the
-//! marker finds the lock free, or the holder finds the mark (and tries the lock again; if that fails, there is a new
-//! holder, who will let go later than that and look then).
+//! *Why no mark is lost.* The marker writes the mark, then tries the lock. The holder unlocks, then reads the marks. Both
+//! have a full fence between the two steps, so at least one of them sees the other's write. Either the marker finds the
+//! lock free, or the holder finds the mark and tries the lock again. If that attempt fails, a third thread holds the lock,
+//! and that thread reads the marks when it unlocks.
 //!
-//! `tests/interleavings` runs this very file under loom.
+//! `tests/interleavings` runs this file under loom.
 
 use std::ops::{Deref, DerefMut};
 
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, fence};
 
-/// A set of marks: which bits mean what is the caller's business.
+/// A set of marks. The caller defines the meaning of each bit.
 pub(crate) type Marks = u32;
 
-/// A value under a lock at which marks can be left.
+/// A value under a lock at which other threads can leave marks.
 #[derive(Debug)]
 pub(crate) struct PendingLock<T> {
     marks: AtomicU32,
-    /// Threads that wait for the lock: a holder that would take it again at once lets them go first.
+    /// The number of threads that wait for the lock. A holder that would lock again at once yields to them first.
     waiting: AtomicU32,
     value: Mutex<T>,
 }
 
-/// The lock is held. Let go by [`Held::release`]; a plain drop (a panic) leaves marks to the next holder.
+/// A guard of a held [`PendingLock`].
+///
+/// Unlock it with [`Held::release`]. A plain drop (a panic) leaves the marks to the next holder.
 #[derive(Debug)]
 pub(crate) struct Held<'a, T> {
     lock: &'a PendingLock<T>,
@@ -39,27 +41,28 @@ impl<T> PendingLock<T> {
         Self { marks: AtomicU32::new(0), waiting: AtomicU32::new(0), value: Mutex::new(value) }
     }
 
-    /// Waits for the lock. `true` beside it: it was not free at once, which may have taken a system call.
+    /// Locks, and waits if necessary. The flag is `true` if the lock was busy, which may have cost a system call.
     pub(crate) fn lock(&self) -> (Held<'_, T>, bool) {
         if let Some(held) = self.try_lock() {
             return (held, false);
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        // A panic of another holder was our bug and has been reported; the value is what the last step left.
+        // The panic of another holder is a bug that was reported; the value is as the last completed step left it.
         let guard = self.value.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         (Held { lock: self, guard }, true)
     }
 
-    /// Takes the lock if it is free, else leaves `marks` for the holder. Taken, the marks are among those that
-    /// [`Held::take_marks`] gives.
+    /// Locks if the lock is free; otherwise leaves `marks` for the holder and returns `None`.
+    ///
+    /// If it locks, [`Held::take_marks`] returns `marks` among others.
     pub(crate) fn lock_or_mark(&self, marks: Marks) -> Option<Held<'_, T>> {
         self.marks.fetch_or(marks, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.try_lock()
     }
 
-    /// Whether somebody waits for the lock.
+    /// Returns whether a thread waits for the lock.
     pub(crate) fn is_contended(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
@@ -74,13 +77,13 @@ impl<T> PendingLock<T> {
 }
 
 impl<'a, T> Held<'a, T> {
-    /// The marks left so far; they are left no more.
+    /// Returns and clears the marks that were left so far.
     pub(crate) fn take_marks(&mut self) -> Marks {
-        // One that is left just now is found when the lock is let go.
+        // `release` finds a mark that is left at this moment.
         if self.lock.marks.load(Ordering::Relaxed) == 0 { 0 } else { self.lock.marks.swap(0, Ordering::SeqCst) }
     }
 
-    /// Lets go. If a mark was left that nobody else will see, the lock is still, or again, held.
+    /// Unlocks. Returns the lock, held again, if there is a mark that no other thread will find.
     #[must_use]
     pub(crate) fn release(self) -> Option<Self> {
         let Self { lock, guard } = self;

@@ -1,26 +1,25 @@
-//! A shard's service thread, `napi/<device>-<id>`: hardirq, softirq and timers while nobody waits, and the polls of
-//! `threaded` and of softirq runs that were over their budget.
+//! A shard's service thread, `napi/<device>-<id>`: it handles interrupts, timers and the softirq while no application waits,
+//! polls in `threaded`, and continues softirq runs that exceeded their budget.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::shard::{Causes, Shard};
-use crate::sleeper::Sleeper;
+use crate::parker::Parker;
+use crate::shard::{Shard, WakeCauses};
 
-/// Empty polls in a row after which a thread that does not sleep lets others have the CPU.
-const PATIENCE: u32 = 16;
+/// The number of consecutive empty polls after which a thread that never sleeps yields the CPU.
+const EMPTY_POLLS: u32 = 16;
 
-/// The thread's life.
-pub(crate) fn run(shard: &Shard, sleeper: &Arc<Sleeper>, stop: &AtomicBool) {
+/// Runs the service thread until `stop` is set.
+pub(crate) fn run(shard: &Shard, parker: &Parker, stop: &AtomicBool) {
     let mut events = Vec::with_capacity(4);
     while !stop.load(Ordering::Acquire) {
-        let mut causes = Causes::default();
-        if sleeper.begin() {
-            causes = shard.line.sleep(&mut events);
-            shard.owe(1 + sleeper.end(causes.woken));
+        let mut causes = WakeCauses::default();
+        if parker.park() {
+            causes = shard.service_epoll.wait(&mut events, None);
+            shard.charge_service(1 + parker.finish(causes.unparked));
         } else {
-            sleeper.end(false);
-            causes.woken = true;
+            parker.finish(false);
+            causes.unparked = true;
         }
         if shard.serve(causes) {
             poll(shard, stop);
@@ -28,7 +27,7 @@ pub(crate) fn run(shard: &Shard, sleeper: &Arc<Sleeper>, stop: &AtomicBool) {
     }
 }
 
-/// Polls until there is nothing to poll.
+/// Polls until the service thread has nothing left to poll.
 fn poll(shard: &Shard, stop: &AtomicBool) {
     let mut empty = 0;
     while !stop.load(Ordering::Acquire) {
@@ -37,10 +36,10 @@ fn poll(shard: &Shard, stop: &AtomicBool) {
             return;
         }
         empty = if idle { empty + 1 } else { 0 };
-        // Whoever waits for the lock comes first: it is about to use what was polled.
-        if shard.is_contended() || empty >= PATIENCE {
+        // A thread that waits for the lock is about to use what was polled, so it goes first.
+        if shard.is_contended() || empty >= EMPTY_POLLS {
             empty = 0;
-            shard.owe(1);
+            shard.charge_service(1);
             std::thread::yield_now();
         }
     }

@@ -1,15 +1,17 @@
-//! The runtime's own threads: which there are, and what the kernel says of them.
+//! The runtime's own threads, and their statistics from `/proc`.
 
 use std::fs;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use abey_delivery::NapiId;
 use rustix::thread::gettid;
 
-/// What a thread is for.
+/// The purpose of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum ThreadRole {
+    /// A shard's service thread.
     Service(NapiId),
+    /// A worker of the pool.
     Worker,
     /// The control socket.
     Control,
@@ -17,52 +19,54 @@ pub(crate) enum Work {
     Kernel,
 }
 
-/// The threads that are there.
+/// The list of running threads, by thread ID.
 #[derive(Debug, Default)]
-pub(crate) struct Threads(Mutex<Vec<(u32, Work)>>);
+pub(crate) struct Threads(Mutex<Vec<(u32, ThreadRole)>>);
 
-/// A thread, looked at.
+/// A thread and its statistics.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ThreadStats {
     pub(crate) tid: u32,
-    pub(crate) work: Work,
+    pub(crate) role: ThreadRole,
     pub(crate) name: String,
+    /// Its CPU time in nanoseconds.
     pub(crate) cpu_ns: Option<u64>,
+    /// The CPUs on which it may run, as a list (`0-3,8`).
     pub(crate) cpus: Option<String>,
 }
 
 impl Threads {
-    fn list(&self) -> std::sync::MutexGuard<'_, Vec<(u32, Work)>> {
+    fn list(&self) -> MutexGuard<'_, Vec<(u32, ThreadRole)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The calling thread is one of them.
-    pub(crate) fn enter(&self, work: Work) {
-        self.list().push((me(), work));
+    /// Adds the calling thread.
+    pub(crate) fn register(&self, role: ThreadRole) {
+        self.list().push((current_tid(), role));
     }
 
-    /// The calling thread is about to end.
-    pub(crate) fn leave(&self) {
-        self.list().retain(|(tid, _)| *tid != me());
+    /// Removes the calling thread.
+    pub(crate) fn unregister(&self) {
+        self.list().retain(|(tid, _)| *tid != current_tid());
     }
 
-    /// Looks at all of them.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    /// Reads the statistics of every thread.
+    pub(crate) fn stats(&self) -> Vec<ThreadStats> {
         let list = self.list().clone();
-        list.into_iter().map(|(tid, work)| Seen::look(tid, work)).collect()
+        list.into_iter().map(|(tid, role)| ThreadStats::read(tid, role)).collect()
     }
 }
 
-fn me() -> u32 {
+fn current_tid() -> u32 {
     gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
-impl Seen {
-    fn look(tid: u32, work: Work) -> Self {
+impl ThreadStats {
+    fn read(tid: u32, role: ThreadRole) -> Self {
         let read = |file: &str| fs::read_to_string(format!("/proc/self/task/{tid}/{file}")).ok();
         Self {
             tid,
-            work,
+            role,
             name: read("comm").unwrap_or_default().trim_end().to_owned(),
             // The first figure is the time on a CPU (Linux Documentation/scheduler/sched-stats.rst).
             cpu_ns: read("schedstat").and_then(|text| text.split(' ').next()?.parse().ok()),

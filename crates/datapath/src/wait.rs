@@ -1,282 +1,254 @@
-//! Sleeping in an application's thread: on its own wake-up, and on the interrupts and deadlines of the shards it drives.
+//! Waiting in an application's thread, asleep or busy polling.
+//!
+//! A thread sleeps on its own parker, and on the interrupts and deadlines of the shards to which it is attached.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use abey_delivery::{Nanos, Poller, SocketBusyPoll, SocketWait, WaitStep};
-use abey_tcpip::{Readiness, SocketId};
+use abey_delivery::{Nanos, SocketBusyPoll, SocketWait, WaitStep};
+use abey_tcpip::Readiness;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, Result};
 
+use crate::app_thread::AppThread;
 use crate::clock::Clock;
+use crate::environment::{Env, Environment, Found};
 use crate::error::SystemError;
-use crate::local::Local;
-use crate::outside::{Ended, Outside};
-use crate::shard::{Drive, Shard, Watch};
-use std::sync::Arc;
+use crate::kernel_wait::{KernelWait, WaitOutcome};
+use crate::shard::{Observer, Shard, ShardSocket, SleepPlan};
 
-/// A socket, or one shard's part of a socket that spans several.
-#[derive(Clone, Debug)]
-pub(crate) struct Part {
-    pub(crate) shard: Arc<Shard>,
-    pub(crate) socket: SocketId,
-}
+/// The longest time that a thread busy-waits for, because a timer would cost as much.
+const SPIN_LIMIT: Nanos = Nanos::from_micros(15);
 
-/// The shards of a sleep, and which of them are ours to drive.
-struct Driven<'a> {
+/// A shard to which a sleeping thread is attached.
+struct Attached<'a> {
     shard: &'a Shard,
-    drive: Drive,
+    plan: SleepPlan,
 }
 
-/// A time so near is waited for awake: a timer costs as much.
-const NEAR: Nanos = Nanos::from_micros(15);
-
-/// How a sleep went.
+/// How a sleep ended.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Slept {
-    /// It was woken (or did not sleep), rather than having done a shard's work.
+pub(crate) struct SleepResult {
+    /// Another thread woke it, or it did not sleep.
     pub(crate) woken: bool,
-    /// Something outside is ready.
-    pub(crate) outside: bool,
-    /// A signal ended it.
+    /// One of the kernel's descriptors is ready.
+    pub(crate) kernel: bool,
+    /// A signal came.
     pub(crate) signal: bool,
 }
 
-impl Slept {
-    /// What of it ends a wait with an [`Outside`], if not the sockets.
-    pub(crate) fn ended(self) -> Option<Ended> {
-        self.outside.then_some(Ended::Outside).or_else(|| self.signal.then_some(Ended::Signal))
+impl SleepResult {
+    /// Returns the outcome of a wait with a [`KernelWait`] that this sleep ends, if it ends the wait.
+    pub(crate) fn outcome(self) -> Option<WaitOutcome> {
+        self.kernel.then_some(WaitOutcome::Kernel).or_else(|| self.signal.then_some(WaitOutcome::Signal))
     }
 }
 
-/// What the system call told.
-struct Told {
-    slept: Slept,
-    interrupts: Vec<bool>,
+/// The sleeps of one wait.
+#[derive(Clone, Copy)]
+pub(crate) struct Sleeper<'a> {
+    pub(crate) thread: &'a AppThread,
+    pub(crate) clock: Clock,
+    /// The system call in which the wait sleeps; `None` for a plain `ppoll`.
+    pub(crate) kernel: Option<&'a dyn KernelWait>,
 }
 
-/// Sleeps until woken, until an interrupt or deadline of a driven shard was dealt with, until something `outside` is
-/// ready, until a signal comes, or until `until`.
-///
-/// `prepare` is called when the shards were taken and before the thread sleeps: it announces the sleep
-/// ([`crate::sleeper::Sleeper::begin`]), looks a last time, and says whether to sleep.
-pub(crate) fn sleep<'a>(
-    local: &Local,
-    clock: Clock,
-    shards: impl Iterator<Item = &'a Shard>,
-    until: Option<Nanos>,
-    outside: Option<&dyn Outside>,
-    prepare: impl FnOnce() -> bool,
-) -> Slept {
-    let mut driven = Vec::new();
-    let mut until = until;
-    let mut first = None;
-    for shard in shards {
-        first = first.or(Some(shard));
-        if let Some(drive) = shard.begin_sleep(local.thread) {
-            driven.push(Driven { shard, drive });
-            until = until.into_iter().chain(drive.until).min();
+impl Sleeper<'_> {
+    /// Sleeps until another thread wakes this one, an interrupt or deadline of a shard was handled, one of the kernel's
+    /// descriptors is ready, a signal comes, or `until`.
+    ///
+    /// `prepare` runs when the thread is attached to the shards, and before it sleeps. It announces the sleep
+    /// ([`Parker::park`](crate::parker::Parker::park)), checks the condition of the wait a last time, and returns whether to
+    /// sleep.
+    pub(crate) fn sleep<'s>(
+        &self,
+        shards: impl Iterator<Item = &'s Shard>,
+        until: Option<Nanos>,
+        prepare: impl FnOnce() -> bool,
+    ) -> SleepResult {
+        let mut attached = Vec::new();
+        let (mut until, mut first) = (until, None);
+        for shard in shards {
+            first = first.or(Some(shard));
+            if let Some(plan) = shard.begin_sleep(self.thread.number) {
+                attached.push(Attached { shard, plan });
+                until = until.into_iter().chain(plan.until).min();
+            }
+        }
+        let mut calls = 0;
+        let (mut result, mut irqs) = (SleepResult { woken: true, ..SleepResult::default() }, Vec::new());
+        let sleeps = prepare();
+        if sleeps {
+            (result, irqs) = self.block(until, &attached);
+            calls += 1;
+        }
+        calls += self.thread.parker.finish(sleeps && result.woken);
+        if attached.is_empty()
+            && let Some(shard) = first
+        {
+            shard.charge(calls);
+        }
+        let mut irqs = irqs.into_iter();
+        for Attached { shard, plan } in attached {
+            let interrupted = plan.irq && irqs.next().unwrap_or(false);
+            if let Some(at) = plan.not_before.filter(|at| interrupted && *at <= self.clock.now() + SPIN_LIMIT) {
+                self.spin_until(at);
+            }
+            shard.end_sleep(self.thread.number, interrupted, std::mem::take(&mut calls));
+        }
+        Env::after_sleep();
+        // The work of the shards may have made a socket ready and have notified this thread. Then it must not sleep again.
+        result.woken |= self.thread.parker.take_notification();
+        result
+    }
+
+    /// Makes the system call of a sleep. Returns its result, and for each attached shard with an interrupt whether that
+    /// came.
+    fn block(&self, until: Option<Nanos>, attached: &[Attached<'_>]) -> (SleepResult, Vec<bool>) {
+        let mut descriptors = Vec::with_capacity(1 + attached.len());
+        descriptors.push(PollFd::new(&self.thread.parker, PollFlags::IN));
+        let with_irq = attached.iter().filter(|attached| attached.plan.irq);
+        let nics = with_irq.map(|attached| attached.shard.service_epoll.nic.as_fd());
+        descriptors.extend(nics.map(|nic| PollFd::from_borrowed_fd(nic, PollFlags::IN)));
+        let poll_once = |timeout: Option<&Timespec>| {
+            let kernel = match self.kernel {
+                None => poll(&mut descriptors, timeout).map(|_| false),
+                Some(kernel) => kernel.poll(&mut descriptors, timeout),
+            }?;
+            let is_ready = |descriptor: &PollFd<'_>| !descriptor.revents().is_empty();
+            let (own, nics) = (&descriptors[0], &descriptors[1..]);
+            let irqs = if nics.iter().any(is_ready) { nics.iter().map(is_ready).collect() } else { Vec::new() };
+            Ok(Found { unparked: is_ready(own), irqs, kernel })
+        };
+        let has_irq = attached.first().map(|attached| attached.plan.irq);
+        let found = Env::sleep(until, has_irq, poll_once, |until, poll_once| self.sleep_until(until, poll_once));
+        let signal = found == Err(Errno::INTR);
+        let Found { unparked, irqs, kernel } = found.unwrap_or_default();
+        (SleepResult { woken: unparked, kernel, signal }, irqs)
+    }
+
+    /// Sleeps by `poll_once` until that finds something, or until `until`, rather exactly: the timeout is shortened by the
+    /// lateness of earlier sleeps, and the thread busy-waits for the rest.
+    fn sleep_until(
+        &self,
+        until: Nanos,
+        mut poll_once: impl FnMut(Option<&Timespec>) -> Result<Found>,
+    ) -> Result<Found> {
+        let begin = self.clock.now();
+        let span = until.saturating_sub(begin);
+        let mut lateness = self.thread.lateness.get();
+        let asked = span - lateness.lead(span);
+        let timeout = Timespec::try_from(Duration::from(asked)).ok();
+        let found = poll_once(timeout.as_ref());
+        if found.as_ref().is_ok_and(Found::is_empty) {
+            lateness.observe(self.clock.now().saturating_sub(begin + asked));
+            self.thread.lateness.set(lateness);
+            self.spin_until(until);
+        }
+        found
+    }
+
+    fn spin_until(&self, until: Nanos) {
+        Env::before_spin(until);
+        while self.clock.now() < until {
+            std::hint::spin_loop();
         }
     }
-    let mut calls = 0;
-    let mut told = Told { slept: Slept { woken: true, ..Slept::default() }, interrupts: Vec::new() };
-    let sleeps = prepare();
-    if sleeps {
-        told = block(local, clock, until, &driven, outside);
-        calls += 1;
-    }
-    let Told { mut slept, interrupts } = told;
-    calls += local.sleeper.end(sleeps && slept.woken);
-    if driven.is_empty()
-        && let Some(shard) = first
-    {
-        shard.bill(calls);
-    }
-    let mut interrupted = interrupts.into_iter();
-    for Driven { shard, drive } in driven {
-        let interrupted = drive.listens && interrupted.next().unwrap_or(false);
-        if let Some(at) = drive.not_before.filter(|at| interrupted && *at <= clock.now() + NEAR) {
-            spin_until(clock, at);
-        }
-        shard.end_sleep(local.thread, interrupted, std::mem::take(&mut calls));
-    }
-    #[cfg(test)]
-    crate::replay::awake();
-    // The shards' work may have made something ready and have woken its own thread, which would not sleep the next time.
-    slept.woken |= local.sleeper.forget();
-    slept
 }
 
-/// The system call.
-fn block(
-    local: &Local,
-    clock: Clock,
-    until: Option<Nanos>,
-    driven: &[Driven<'_>],
-    outside: Option<&dyn Outside>,
-) -> Told {
-    #[cfg(test)]
-    if let Some((woken, interrupted)) = crate::replay::sleep(until, driven.first().map(|driven| driven.drive.listens)) {
-        return Told { slept: Slept { woken, ..Slept::default() }, interrupts: vec![interrupted] };
-    }
-    let mut descriptors = Vec::with_capacity(2 + driven.len());
-    descriptors.push(PollFd::new(&local.sleeper, PollFlags::IN));
-    let listening = driven.iter().filter(|driven| driven.drive.listens);
-    descriptors.extend(listening.map(|driven| PollFd::from_borrowed_fd(driven.shard.line.nic.as_fd(), PollFlags::IN)));
-    let mut call = |timeout: Option<&Timespec>| {
-        let outside = match outside {
-            None => poll(&mut descriptors, timeout).map(|_| false),
-            Some(outside) => outside.poll(&mut descriptors, timeout),
-        }?;
-        Ok(Found { own: descriptors.iter().any(|descriptor| !descriptor.revents().is_empty()), outside })
-    };
-    let answer = match until {
-        #[cfg(test)]
-        until if crate::replay::is_live() => crate::replay::asleep(until, || {
-            let found = call(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-            Ok((found, found.own || found.outside))
-        }),
-        Some(until) => sleep_until(local, clock, until, &mut call),
-        None => call(None),
-    };
-    let signal = answer == Err(Errno::INTR);
-    let mut told = descriptors.iter().map(|descriptor| answer.is_ok() && !descriptor.revents().is_empty());
-    let woken = told.next().unwrap_or(false);
-    let outside = answer.is_ok_and(|found| found.outside);
-    Told { slept: Slept { woken, outside, signal }, interrupts: told.collect() }
-}
-
-/// On which side a sleep found something.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Found {
-    own: bool,
-    outside: bool,
-}
-
-/// Sleeps by `call` until that finds something or `until` has come, rather exactly.
-fn sleep_until(
-    local: &Local,
-    clock: Clock,
-    until: Nanos,
-    call: impl FnOnce(Option<&Timespec>) -> rustix::io::Result<Found>,
-) -> rustix::io::Result<Found> {
-    let begin = clock.now();
-    let span = until.saturating_sub(begin);
-    let mut lateness = local.lateness.get();
-    let asked = span - lateness.lead(span);
-    let timeout = Timespec::try_from(Duration::from(asked)).ok();
-    let answer = call(timeout.as_ref());
-    if answer == Ok(Found { own: false, outside: false }) {
-        lateness.observe(clock.now().saturating_sub(begin + asked));
-        local.lateness.set(lateness);
-        spin_until(clock, until);
-    }
-    answer
-}
-
-fn spin_until(clock: Clock, until: Nanos) {
-    #[cfg(test)]
-    crate::replay::spin(until);
-    while clock.now() < until {
-        std::hint::spin_loop();
-    }
-}
-
-/// Looks outside, without waiting.
-pub(crate) fn look(outside: &dyn Outside) -> Option<Ended> {
-    match outside.poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-        Ok(true) => Some(Ended::Outside),
-        Err(Errno::INTR) => Some(Ended::Signal),
+/// Checks the kernel's descriptors without waiting.
+pub(crate) fn poll_kernel(kernel: &dyn KernelWait) -> Option<WaitOutcome> {
+    match kernel.poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        Ok(true) => Some(WaitOutcome::Kernel),
+        Err(Errno::INTR) => Some(WaitOutcome::Signal),
         _ => None,
     }
 }
 
-/// A busy poll's steps at one shard.
-pub(crate) fn busy_step(shard: &Shard, thread: u32, step: WaitStep) -> u16 {
+/// Takes one step of a busy poll at one shard. Returns the number of packets.
+pub(crate) fn busy_step(shard: &Shard, thread: &AppThread, step: WaitStep) -> u16 {
     let work = match step {
-        WaitStep::Poll { budget, prefer, .. } => shard.busy_poll(thread, Poller(thread), budget, prefer).0,
+        WaitStep::Poll { budget, prefer, .. } => shard.busy_poll(thread.poller(), budget, prefer),
         WaitStep::EndPoll { .. } => {
-            shard.end_busy_poll(Poller(thread));
+            shard.end_busy_poll(thread.poller());
             0
         }
         _ => 0,
     };
-    #[cfg(test)]
-    crate::replay::pause();
+    Env::after_poll();
     work
 }
 
-/// Waits until a socket is ready for some of `interest`, or has failed, or `until` has come. Whether it is.
+/// Waits until a socket is ready for some of `interest` or has failed, or until `until`. Returns whether it is ready.
 pub(crate) fn wait_for(
-    parts: &[Part],
+    sockets: &[ShardSocket],
     interest: Readiness,
     until: Option<Nanos>,
     busy: Option<SocketBusyPoll>,
-) -> Result<bool, SystemError> {
-    let wanted = parts.iter().map(|part| (part, interest));
-    // A signal ends the sleep early, and the loop looks again.
-    Ok(wait_any(wanted, until, busy, None)? == Ended::Events)
+) -> std::result::Result<bool, SystemError> {
+    let wanted = sockets.iter().map(|socket| (socket, interest));
+    // A signal ends a sleep early, and the wait sleeps again.
+    Ok(wait_any(wanted, until, busy, None)? == WaitOutcome::Events)
 }
 
-/// Waits until one of the sockets is ready for some of what it is `wanted` for, or has failed; until something `outside`
-/// is, or a signal came; or until `until` has come. With no sockets it is over at once.
+/// Waits until one of the `wanted` sockets is ready for some of its interest or has failed, one of the kernel's descriptors
+/// is ready, a signal comes, or until `until`. Without sockets it returns at once.
 pub(crate) fn wait_any<'a>(
-    wanted: impl Iterator<Item = (&'a Part, Readiness)> + Clone,
+    wanted: impl Iterator<Item = (&'a ShardSocket, Readiness)> + Clone,
     until: Option<Nanos>,
     busy: Option<SocketBusyPoll>,
-    outside: Option<&dyn Outside>,
-) -> Result<Ended, SystemError> {
-    let local = Local::get().map_err(SystemError::Sleep)?;
-    let Some((Part { shard: first, .. }, _)) = wanted.clone().next() else { return Ok(Ended::TimedOut) };
-    let is_ready = |(part, interest): (&Part, Readiness)| {
-        let room = interest.contains(Readiness::WRITABLE);
-        let readiness = part.shard.with(|core| core.readiness(part.socket, room));
-        readiness.intersects(interest | Readiness::ERROR | Readiness::HANG_UP)
-    };
-    for (part, interest) in wanted.clone() {
-        let watch = Watch::Thread { sleeper: local.sleeper.clone(), interest };
-        part.shard.with(|core| core.watches(part.socket).map(|watches| watches.add(watch)));
-    }
-    let mut wait = SocketWait::new(local.poller());
-    wait.begin(until, Some(first.id), busy);
+    kernel: Option<&dyn KernelWait>,
+) -> std::result::Result<WaitOutcome, SystemError> {
+    let thread = AppThread::current().map_err(SystemError::Sleep)?;
     let mut shards: Vec<&Shard> = Vec::new();
-    for (Part { shard, .. }, _) in wanted.clone() {
+    for (ShardSocket { shard, .. }, _) in wanted.clone() {
         if !shards.iter().any(|known| known.index == shard.index) {
             shards.push(shard);
         }
     }
-    // Their queues are polled in turn.
+    let Some(first) = shards.first().copied() else { return Ok(WaitOutcome::TimedOut) };
+    for (socket, interest) in wanted.clone() {
+        let observer = Observer::Thread { parker: thread.parker.clone(), interest };
+        socket.shard.with(|core| core.sockets.observe(socket.id, observer));
+    }
+    let is_ready = |(socket, interest): (&ShardSocket, Readiness)| {
+        let wants_room = interest.contains(Readiness::WRITABLE);
+        let readiness = socket.shard.with(|core| core.readiness(socket.id, wants_room));
+        readiness.intersects(interest | Readiness::ERROR | Readiness::HANG_UP)
+    };
+    let sleeper = Sleeper { thread: &thread, clock: first.clock, kernel };
+    let mut wait = SocketWait::new(thread.poller());
+    wait.begin(until, Some(first.id), busy);
+    // A busy poll polls the shards in turn.
     let mut turn = shards.iter().cycle();
-    let ended = loop {
+    let outcome = loop {
         let ready = wanted.clone().any(is_ready);
         match wait.next(first.clock.now(), ready) {
-            WaitStep::Deliver => break Ended::Events,
-            WaitStep::TimedOut => break Ended::TimedOut,
+            WaitStep::Deliver => break WaitOutcome::Events,
+            WaitStep::TimedOut => break WaitOutcome::TimedOut,
             WaitStep::Sleep { until } => {
-                let is_idle = || local.sleeper.begin() && !wanted.clone().any(is_ready);
-                let slept = sleep(&local, first.clock, shards.iter().copied(), until, outside, is_idle);
-                // A signal ends the wait of a program that has something outside to be told of it, and no call of ours.
-                if let Some(ended) = slept.ended().filter(|_| outside.is_some()) {
-                    break ended;
+                let is_idle = || thread.parker.park() && !wanted.clone().any(is_ready);
+                let slept = sleeper.sleep(shards.iter().copied(), until, is_idle);
+                // A signal ends a wait with a `KernelWait`, and no other.
+                if let Some(outcome) = slept.outcome().filter(|_| kernel.is_some()) {
+                    break outcome;
                 }
             }
             step @ WaitStep::EndPoll { .. } => {
                 for shard in &shards {
-                    busy_step(shard, local.thread, step);
+                    busy_step(shard, &thread, step);
                 }
             }
             step => {
-                busy_step(turn.next().unwrap_or(&&**first), local.thread, step);
+                busy_step(turn.next().unwrap_or(&first), &thread, step);
             }
         }
     };
-    for (part, _) in wanted {
-        part.shard.with(|core| {
-            if let Some(watches) = core.watches(part.socket) {
-                watches.remove_thread(&local.sleeper);
-            }
-            core.cover.leave(local.thread);
+    for (socket, _) in wanted {
+        socket.shard.with(|core| {
+            core.sockets.remove_thread(socket.id, &thread.parker);
+            core.handoff.detach(thread.number);
         });
     }
-    Ok(ended)
+    Ok(outcome)
 }

@@ -1,4 +1,5 @@
-//! A device that is shared with the kernel: what the kernel keeps, what it is asked for, and what it gets back.
+//! A device that is shared with the kernel: the traffic that stays in the kernel, the neighbours and ports that the runtime
+//! requests, and the state after the runtime is dropped.
 
 mod common;
 
@@ -13,8 +14,8 @@ use std::time::Duration;
 use abey_datapath::{Builder, OpenError, Runtime, SocketError, TcpListener, TcpStream, UdpSocket};
 use abey_nic::{Options, Warning};
 use common::{
-    PATIENCE, Wire, checked_veth, connect, echo, has_program, in_namespace, inside, ip, is_possible, ours, patient,
-    run, theirs, this_program, until, veth,
+    HANG_LIMIT, Wire, checked_veth, connect, echo, has_program, in_namespace, inside, ip, is_possible, ours, run,
+    theirs, this_program, until, veth, with_timeouts,
 };
 
 fn builder() -> Builder {
@@ -35,16 +36,16 @@ fn on_a_pair(test: impl FnOnce(File) + Send) {
 
 fn listener(runtime: &Runtime, port: u16) -> TcpListener {
     let listener = TcpListener::bind(runtime, SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 0], port))).expect("a listener");
-    listener.set_timeout(Some(PATIENCE));
+    listener.set_timeout(Some(HANG_LIMIT));
     listener
 }
 
 /// Connects from the far kernel, and closes again.
 fn visit(far: &File, to: SocketAddr) -> std::io::Result<()> {
-    inside(far, || std::net::TcpStream::connect_timeout(&to, PATIENCE)).map(drop)
+    inside(far, || std::net::TcpStream::connect_timeout(&to, HANG_LIMIT)).map(drop)
 }
 
-/// A counter of the kernel of the calling thread's namespace, from `/proc/net/snmp`.
+/// Returns a counter of the calling thread's network namespace, from `/proc/net/snmp`.
 fn kernel_counter(protocol: &str, name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("counters");
     let mut lines = text.lines().filter(|line| line.starts_with(protocol));
@@ -54,7 +55,7 @@ fn kernel_counter(protocol: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn the_kernel_keeps_what_is_not_ours_and_does_not_answer_for_us() {
+fn the_kernel_answers_for_its_own_ports_and_not_for_ours() {
     on_a_pair(|far| {
         let runtime = runtime();
         let ssh = std::net::TcpListener::bind(ours(true, 22)).expect("the kernel's");
@@ -65,13 +66,13 @@ fn the_kernel_keeps_what_is_not_ours_and_does_not_answer_for_us() {
         }
         visit(&far, ours(true, 22)).expect("the kernel's");
         ssh.accept().expect("a connection");
-        // The kernel answers pings and neighbours' questions, and refuses what nobody has.
+        // The kernel answers pings and neighbour requests, and refuses connections to ports without a listener.
         let address = ours(true, 0).ip();
         if Command::new("ping").arg("-V").output().is_ok() {
             inside(&far, || run("ping", &format!("-c 1 -W 5 {address}")));
         }
         assert_eq!(kernel_counter("Tcp:", "OutRsts"), 0, "nothing that was ours was refused");
-        assert_eq!(visit(&far, ours(true, 8)).expect_err("nobody").kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(visit(&far, ours(true, 8)).expect_err("no answer").kind(), ErrorKind::ConnectionRefused);
         assert_eq!(kernel_counter("Tcp:", "OutRsts"), 1);
         assert_eq!(runtime.nic_counters().received, runtime.counters(None).packets);
         assert_eq!(runtime.warnings(), []);
@@ -79,7 +80,7 @@ fn the_kernel_keeps_what_is_not_ours_and_does_not_answer_for_us() {
 }
 
 #[test]
-fn ports_are_the_machines() {
+fn ports_are_reserved_on_the_whole_machine() {
     on_a_pair(|far| {
         let runtime = runtime();
         let kernel = std::net::TcpListener::bind("0.0.0.0:80").expect("the kernel's");
@@ -104,8 +105,9 @@ fn ports_are_the_machines() {
         assert_eq!(KernelUdp::bind("0.0.0.0:80").map(drop).expect_err("ours").kind(), ErrorKind::AddrInUse);
         assert_eq!(runtime.census().kernel_ports, 2);
 
-        // A connection keeps the port when the listener is gone, and gives it back when it is over.
-        let mut visitor = patient(inside(&far, || std::net::TcpStream::connect(ours(true, 80)).expect("connected")));
+        // A connection keeps the port after the listener is closed, and releases it when it has ended.
+        let mut visitor =
+            with_timeouts(inside(&far, || std::net::TcpStream::connect(ours(true, 80)).expect("connected")));
         let (stream, _) = ours80.accept().expect("a connection");
         drop((ours80, udp));
         assert_eq!(runtime.census().kernel_ports, 1);
@@ -122,14 +124,14 @@ fn ports_are_the_machines() {
 }
 
 #[test]
-fn a_listener_stands_beside_one_of_the_kernels() {
+fn a_listener_uses_the_port_of_a_kernel_listener() {
     on_a_pair(|far| {
         let runtime = runtime();
         let kernel = std::net::TcpListener::bind("[::]:80").expect("the kernel's");
         let at = "[::]:80".parse().expect("an address");
-        let beside = TcpListener::bind_beside(&runtime, &[at], &[0], 4).expect("a listener");
+        let beside = TcpListener::bind_reserved(&runtime, &[at], &[0], 4).expect("a listener");
         assert!(beside.kernel_socket().is_none(), "the port is the caller's to hold");
-        beside.set_timeout(Some(PATIENCE));
+        beside.set_timeout(Some(HANG_LIMIT));
         for is_v4 in [true, false] {
             visit(&far, ours(is_v4, 80)).expect("over the device");
             beside.accept().expect("ours");
@@ -137,7 +139,7 @@ fn a_listener_stands_beside_one_of_the_kernels() {
         visit(&File::open("/proc/thread-self/ns/net").expect("a namespace"), "[::1]:80".parse().expect("loopback"))
             .expect("over loopback");
         kernel.accept().expect("the kernel's");
-        assert!(beside.try_accept().expect_err("nobody").is_would_block());
+        assert!(beside.try_accept().expect_err("no answer").is_would_block());
         beside.stop();
         assert_eq!(visit(&far, ours(true, 80)).expect_err("refused").kind(), ErrorKind::ConnectionRefused);
         drop(beside);
@@ -155,16 +157,16 @@ fn a_connection_from_a_port_that_the_caller_holds() {
         let own = held.local_addr().expect("bound");
         let connect = || TcpStream::connect_from(&runtime, Some(own.ip()), Some(own.port()), theirs(true, 9));
         let stream = connect().expect("begun");
-        stream.wait_until_connected(Some(PATIENCE)).expect("in time");
+        stream.wait_until_connected(Some(HANG_LIMIT)).expect("in time");
         assert!(stream.is_connected().expect("open") && stream.kernel_socket().is_none());
         assert_eq!(stream.local_addr().expect("open"), own);
         assert!(matches!(connect().map(drop), Err(OpenError::Stack(_))), "there is one");
         let (mut peer, from) = kernel.accept().expect("a connection");
         assert_eq!(from, own);
-        // Each direction has its own time.
+        // Each direction has its own timeout.
         stream.set_nonblocking(false);
         stream.set_read_timeout(Some(Duration::from_millis(10)));
-        stream.set_write_timeout(Some(PATIENCE));
+        stream.set_write_timeout(Some(HANG_LIMIT));
         assert!(stream.read(&mut [0]).is_err());
         stream.write_all(b"x").expect("written");
         peer.read_exact(&mut [0]).expect("read");
@@ -172,7 +174,7 @@ fn a_connection_from_a_port_that_the_caller_holds() {
 }
 
 #[test]
-fn a_connection_has_a_port_of_the_kernels_until_it_is_forgotten() {
+fn a_connection_holds_a_kernel_port_until_time_wait_ends() {
     on_a_pair(|far| {
         let runtime = runtime();
         let kernel = inside(&far, || std::net::TcpListener::bind(theirs(true, 9)).expect("bound"));
@@ -184,7 +186,7 @@ fn a_connection_has_a_port_of_the_kernels_until_it_is_forgotten() {
         drop(socket);
         assert!(std::net::TcpListener::bind(("0.0.0.0", port)).is_err());
         let (peer, _) = kernel.accept().expect("a connection");
-        // We close first, so the connection is remembered here for a time, and the peer's FIN must not reach the kernel.
+        // This end closes first, so the connection is in TIME-WAIT here, and the peer's FIN must not reach the kernel.
         drop(stream);
         drop(peer);
         assert_eq!(runtime.census().kernel_ports, 1);
@@ -217,44 +219,44 @@ fn more_connections_than_the_kernel_has_ports() {
 }
 
 #[test]
-fn neighbours_are_the_kernels() {
+fn neighbours_come_from_the_kernel() {
     on_a_pair(|far| {
         let runtime = runtime();
         let kernel = inside(&far, || std::net::TcpListener::bind("[::]:9").expect("bound"));
-        // Nobody is known at first, of either version.
+        // No neighbour of either version is known at first.
         for is_v4 in [true, false] {
             connect(&runtime, theirs(is_v4, 9));
             kernel.accept().expect("a connection");
         }
-        // A neighbour that is not there.
+        // A neighbour that does not exist.
         let started = std::time::Instant::now();
         for remote in ["10.8.0.99:9", "[fd08::99]:9"] {
             let remote = remote.parse().expect("an address");
-            match TcpStream::connect_timeout(&runtime, remote, Some(PATIENCE)).map(drop) {
+            match TcpStream::connect_timeout(&runtime, remote, Some(HANG_LIMIT)).map(drop) {
                 Err(OpenError::Network(SocketError::HostUnreachable)) => {}
                 other => panic!("{remote}: {other:?}"),
             }
         }
         assert!(started.elapsed() < Duration::from_secs(15), "at the kernel's word");
-        // One that moves to another station, and says so to the kernel.
+        // A neighbour that moves to another Ethernet address, and announces it to the kernel.
         let stream = connect(&runtime, theirs(true, 9));
         let (mut peer, _) = kernel.accept().expect("a connection");
         inside(&far, || {
             ip("link set far0 address 02:00:00:00:08:77");
-            // Its first packet to us makes the kernel here learn the new address, as a gratuitous ARP would.
+            // Its first packet makes the kernel here learn the new address, as a gratuitous ARP would.
             ip("neigh flush dev far0");
         });
         ip("neigh replace 10.8.0.2 lladdr 02:00:00:00:08:77 dev near0 nud reachable");
         stream.write_all(b"moved").expect("written");
         let mut text = [0; 5];
-        patient(peer.try_clone().expect("open"));
+        with_timeouts(peer.try_clone().expect("open"));
         peer.read_exact(&mut text).expect("it followed");
         assert_eq!(&text, b"moved");
     });
 }
 
 #[test]
-fn a_gateway_is_the_kernels() {
+fn a_gateway_comes_from_the_kernel() {
     on_a_pair(|far| {
         inside(&far, || {
             ip("addr add 192.0.2.7/32 dev lo");
@@ -272,18 +274,19 @@ fn a_gateway_is_the_kernels() {
 }
 
 #[test]
-fn what_ends_leaves_the_device_to_the_kernel() {
+fn a_dropped_runtime_leaves_the_device_to_the_kernel() {
     on_a_pair(|far| {
         let runtime = runtime();
         let listener = listener(&runtime, 80);
-        let mut visitor = patient(inside(&far, || std::net::TcpStream::connect(ours(true, 80)).expect("connected")));
+        let mut visitor =
+            with_timeouts(inside(&far, || std::net::TcpStream::connect(ours(true, 80)).expect("connected")));
         let (stream, _) = listener.accept().expect("a connection");
         assert!(has_program());
         drop(runtime);
-        // Although sockets are left.
-        until("the program is gone", || !has_program());
+        // Although sockets are still open.
+        until("the XDP program is detached", || !has_program());
         assert_eq!(visitor.read(&mut [0]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
-        assert_eq!(visit(&far, ours(true, 80)).expect_err("nobody").kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(visit(&far, ours(true, 80)).expect_err("no answer").kind(), ErrorKind::ConnectionRefused);
         std::net::TcpListener::bind("0.0.0.0:80").expect("free");
         assert!(stream.write(b"x").is_err() && listener.kernel_socket().is_none());
         drop((stream, listener));
@@ -293,7 +296,7 @@ fn what_ends_leaves_the_device_to_the_kernel() {
 
 const CHILD: &str = "ABEY_DATAPATH_XDP_CHILD";
 
-/// Not a test: the process that is killed. Without its environment it has nothing to do.
+/// Not a test: the process that is killed. It does nothing without its environment variable.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_some() {
@@ -305,7 +308,7 @@ fn child() {
 }
 
 #[test]
-fn after_a_process_that_was_killed_the_kernel_answers_resets() {
+fn the_kernel_resets_the_connections_of_a_killed_process() {
     on_a_pair(|far| {
         let mut child = this_program("child", CHILD).spawn().expect("start the child");
         let mut visitor = None;
@@ -315,8 +318,8 @@ fn after_a_process_that_was_killed_the_kernel_answers_resets() {
         });
         child.kill().expect("kill");
         child.wait().expect("wait");
-        until("the program is gone", || !has_program());
-        let mut visitor = patient(visitor.expect("connected"));
+        until("the XDP program is detached", || !has_program());
+        let mut visitor = with_timeouts(visitor.expect("connected"));
         visitor.write_all(b"are you there?").expect("written");
         assert_eq!(visitor.read(&mut [0]).expect_err("reset").kind(), ErrorKind::ConnectionReset);
         builder().build().expect("the device is free");
@@ -328,11 +331,11 @@ fn datagrams_of_both_versions_both_ways() {
     on_a_pair(|far| {
         let runtime = runtime();
         let socket = UdpSocket::bind(&runtime, "[::]:53".parse().expect("an address")).expect("bound");
-        socket.set_timeout(Some(PATIENCE));
+        socket.set_timeout(Some(HANG_LIMIT));
         let mut buffer = [0; 2000];
         for is_v4 in [true, false] {
             let kernel = inside(&far, || KernelUdp::bind(theirs(is_v4, 900)).expect("bound"));
-            kernel.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            kernel.set_read_timeout(Some(HANG_LIMIT)).expect("a timeout");
             for length in [0, 1, 1400] {
                 kernel.send_to(&vec![7; length], ours(is_v4, 53)).expect("sent");
                 let (count, from, to) = socket.recv_from(&mut buffer).expect("received");
@@ -348,12 +351,12 @@ fn datagrams_of_both_versions_both_ways() {
 }
 
 #[test]
-fn checksums_that_the_peer_left_out_are_told_once() {
+fn partial_checksums_of_the_peer_are_warned_about_once() {
     if !is_possible(Wire::Xdp) {
         return;
     }
     in_namespace(|| {
-        // As a veth is by default.
+        // The default of a veth.
         let far = veth(1);
         let runtime = runtime();
         let _listener = listener(&runtime, 80);
@@ -368,7 +371,7 @@ fn checksums_that_the_peer_left_out_are_told_once() {
 }
 
 #[test]
-fn what_cannot_be_is_one_sentence() {
+fn errors_are_one_sentence() {
     on_a_pair(|_far| {
         let refused = |builder: Builder| builder.build().map(drop).expect_err("refused").to_string();
         let message = refused(Runtime::builder().nic("af_xdp:nothing0", Options::default()));
@@ -386,11 +389,11 @@ fn what_cannot_be_is_one_sentence() {
         ip("link set near0 up");
         ip("addr flush dev near0");
         let message = refused(builder());
-        assert!(message.starts_with("near0 has no IP address that is ready: give it one first"), "{message}");
+        assert!(message.starts_with("near0 has no usable IP address: add one first"), "{message}");
         let given = refused(builder().gateway_v4([10, 9, 9, 9].into()).address([10, 8, 0, 1].into(), 24));
-        assert!(given.contains("it could never be reached"), "{given}");
+        assert!(given.contains("is unreachable"), "{given}");
         assert!(!has_program());
-        // Somebody else's program: what is left of a NIC when only its ports are held.
+        // The XDP program of another process: the rest of a NIC of which only the ports are held.
         ip("addr add 10.8.0.1/24 dev near0");
         let nic = abey_nic::open("af_xdp:near0", &Options::default()).expect("open");
         let ports = nic.ports().expect("ports").clone();
@@ -404,7 +407,7 @@ fn what_cannot_be_is_one_sentence() {
 
 const NOBODY: u32 = 65_534;
 
-/// Not a test: what runs as another user. Without its environment it has nothing to do.
+/// Not a test: the process of another user. It does nothing without its environment variable.
 #[test]
 fn as_nobody() {
     if std::env::var_os(CHILD).is_some() {
@@ -414,7 +417,7 @@ fn as_nobody() {
 }
 
 #[test]
-fn without_permission_it_says_what_it_needs() {
+fn without_permission_the_error_names_the_capabilities() {
     on_a_pair(|_far| match this_program("as_nobody", CHILD).gid(NOBODY).uid(NOBODY).output() {
         Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
         Err(error) => eprintln!("skipped: user {NOBODY} cannot run the test program: {error}"),
@@ -435,7 +438,7 @@ fn two_queues_are_two_shards() {
             for number in 0..16 {
                 let echo = scope.spawn(|| echo(&runtime, &ours7));
                 let to = ours(number % 2 == 0, 7);
-                let mut kernel = patient(inside(&far, || std::net::TcpStream::connect(to).expect("connected")));
+                let mut kernel = with_timeouts(inside(&far, || std::net::TcpStream::connect(to).expect("connected")));
                 kernel.write_all(&[number; 10_000]).expect("written");
                 kernel.shutdown(std::net::Shutdown::Write).expect("open");
                 let mut back = Vec::new();
@@ -444,13 +447,13 @@ fn two_queues_are_two_shards() {
             }
         });
         assert!((0..2).all(|shard| runtime.counters(Some(shard)).packets > 0), "the kernel uses both queues");
-        // We connect, from each shard, wherever the answers arrive.
+        // Connections from each shard, on whichever queue the answers arrive.
         let kernel = inside(&far, || std::net::TcpListener::bind("[::]:9").expect("bound"));
         for number in 0..16 {
             let stream = TcpStream::connect_nonblocking(&runtime, theirs(number % 2 == 0, 9), Some(number % 2));
             let stream = stream.expect("begun");
             stream.set_nonblocking(false);
-            stream.set_timeout(Some(PATIENCE));
+            stream.set_timeout(Some(HANG_LIMIT));
             let (mut peer, _) = kernel.accept().expect("a connection");
             peer.write_all(b"hello").expect("written");
             let mut text = [0; 5];
@@ -461,14 +464,15 @@ fn two_queues_are_two_shards() {
 }
 
 #[test]
-fn looks_that_would_find_nothing_are_left_out() {
+fn polls_that_would_find_nothing_are_omitted() {
     const ROUNDS: u64 = 20;
     on_a_pair(|far| {
         let runtime = builder().mode("suspend20".parse().expect("a mode")).build().expect("a runtime");
         let listener = listener(&runtime, 7);
         std::thread::scope(|scope| {
             let echo = scope.spawn(|| echo(&runtime, &listener));
-            let mut peer = patient(inside(&far, || std::net::TcpStream::connect(ours(true, 7)).expect("connected")));
+            let mut peer =
+                with_timeouts(inside(&far, || std::net::TcpStream::connect(ours(true, 7)).expect("connected")));
             for _ in 0..ROUNDS {
                 peer.write_all(b"question").expect("written");
                 peer.read_exact(&mut [0; 8]).expect("an answer");
@@ -480,7 +484,7 @@ fn looks_that_would_find_nothing_are_left_out() {
         });
         let counters = runtime.counters(None);
         assert!(counters.driven_sleeps > 0 && counters.suspensions >= ROUNDS, "{counters:?}");
-        // With a look every 20 us it would be some 50 for each.
+        // A poll every 20 us would be about 50 for each.
         assert!(counters.timer_polls < 10 * ROUNDS, "{counters:?}");
     });
 }

@@ -1,4 +1,4 @@
-//! The control socket: what it tells and changes while traffic flows, and what clients cannot do to the runtime.
+//! The control socket: status and changes while traffic flows, and the isolation of the runtime from its clients.
 
 #[allow(dead_code, reason = "the tests of the modes use the rest")]
 #[path = "modes/support.rs"]
@@ -12,14 +12,14 @@ use std::path::Path;
 
 use abey_datapath::Runtime;
 use abey_datapath::control::{
-    Answer, BusyPoll, Change, Client, ControlError, Latencies, MAX_CLIENTS, MAX_REQUEST, RefusalKind, Reply, Role,
-    Server, Settings, Threaded, find_in,
+    Answer, Change, Client, ControlError, Latencies, MAX_CLIENTS, MAX_REQUEST, RefusalKind, Reply, Role, Server,
+    find_in,
 };
-use abey_delivery::{Mode, Nanos, NapiSettings};
-use support::{EchoServer, PATIENCE, connect, eventually, every_mode, mode, pair, round_trip};
+use abey_delivery::{EpollBusyPoll, Mode, Nanos, PollContext};
+use support::{EchoServer, HANG_LIMIT, connect, eventually, every_mode, mode, pair, round_trip};
 use tempfile::TempDir;
 
-/// A runtime that is served in a directory of its own.
+/// A runtime with a control socket in a directory of its own.
 fn served(runtime: &Runtime) -> (Server, TempDir) {
     let directory = tempfile::tempdir().expect("a directory");
     let server = runtime.serve_control_in(directory.path()).expect("served");
@@ -34,11 +34,11 @@ fn only(directory: &Path) -> Client {
 
 fn raw(server: &Server) -> UnixStream {
     let stream = UnixStream::connect(server.path()).expect("connected");
-    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    stream.set_read_timeout(Some(HANG_LIMIT)).expect("set");
     stream
 }
 
-/// Asks in so many bytes, and reads one answer.
+/// Sends raw bytes, and reads one answer.
 fn ask(stream: &UnixStream, request: &[u8]) -> Answer {
     let mut writer = stream;
     writer.write_all(request).expect("written");
@@ -63,7 +63,7 @@ fn is_closed(mut stream: &UnixStream) -> bool {
 }
 
 #[test]
-fn a_status_says_what_the_runtime_says() {
+fn a_status_is_the_runtimes() {
     let (client, server) = pair(mode("suspend20"), 2);
     let (control, directory) = served(&server);
     let echo = EchoServer::start(&server, 7);
@@ -76,16 +76,16 @@ fn a_status_says_what_the_runtime_says() {
     let status = asked.status().expect("answered");
     assert_eq!((status.nic.as_str(), status.mode.as_deref()), ("server", Some("suspend20")));
     assert_eq!(status.shards.iter().map(|shard| shard.napi).collect::<Vec<_>>(), server.napi_ids());
-    assert!(status.shards.iter().all(|shard| NapiSettings::from(shard.settings) == mode("suspend20").settings().napi));
-    assert_eq!(status.busy_poll, Some(BusyPoll { usecs: 0, budget: 64, prefer: true }));
+    assert!(status.shards.iter().all(|shard| shard.settings == mode("suspend20").settings().napi));
+    assert_eq!(status.busy_poll, Some(EpollBusyPoll { usecs: 0, budget: 64, prefer: true }));
     let sum = |name: &str| status.shards.iter().map(|shard| shard.counters[name]).sum::<u64>();
     assert!(sum("packets") >= 50 && sum("suspensions") > 0, "{status:?}");
     let packets = server.counters(None).packets;
     assert!(sum("packets") <= packets && status.stack["FramesReceived"] <= packets, "counters only grow: {status:?}");
     assert!(status.shards.iter().map(|shard| shard.nic.counters["received"]).sum::<u64>() <= packets);
-    // A listener on each shard, which is one socket to its epoll, and the connection.
+    // A listener in each shard, which is one entry of its epoll, and the connection.
     assert_eq!(status.shards.iter().map(|shard| shard.held).sum::<usize>(), 3);
-    // It polls for the connection, and not for the listener.
+    // It polls the queue of the connection, and none for the listener.
     assert_eq!((status.epoll_count, status.epolls[0].sockets, status.epolls[0].napis.len()), (1, 2, 1));
     assert_eq!(status.addresses[0], "10.0.0.2/24");
     let of = |role| status.threads.iter().filter(move |thread| thread.role == role);
@@ -110,7 +110,7 @@ fn modes_are_set_while_traffic_flows() {
     let asked = only(directory.path());
     let mut before: Mode = mode("base");
     for mode in every_mode() {
-        let change = Change { all: Some(Settings::from(mode.settings())), ..Change::default() };
+        let change = Change { all: Some(mode.settings()), ..Change::default() };
         let dry = Change { dry_run: true, ..change.clone() };
         let foreseen = asked.set(dry).expect("possible");
         assert_eq!(asked.status().expect("answered").mode, Some(before.to_string()), "a dry run changes nothing");
@@ -132,17 +132,17 @@ fn one_instance_and_one_setting_are_changed_all_or_nothing() {
     let (asked, ids) = (only(directory.path()), server.napi_ids());
     let flush = |ns| Change { napis: Some(vec![ids[1]]), gro_flush_timeout_ns: Some(ns), ..Change::default() };
     let changes = asked.set(flush(50_000)).expect("possible");
-    let told: Vec<_> =
+    let changes: Vec<_> =
         changes.iter().map(|one| (one.napi, one.setting.as_str(), one.before.as_str(), one.after.as_str())).collect();
-    assert_eq!(told, [(Some(ids[1]), "gro-flush-timeout", "20us", "50us")]);
+    assert_eq!(changes, [(Some(ids[1]), "gro-flush-timeout", "20us", "50us")]);
     let status = asked.status().expect("answered");
     let modes: Vec<_> = status.shards.iter().map(|shard| shard.mode.as_deref()).collect();
     assert_eq!((status.mode, modes), (None, vec![Some("suspend20"), Some("suspend50")]));
     let impossible = [
         flush(30_000_000_000),
         Change { defer_hard_irqs: Some(u32::MAX), ..Change::default() },
-        Change { napis: Some(vec![ids[0], 99]), threaded: Some(Threaded::Busy), ..Change::default() },
-        Change { napis: Some(vec![]), threaded: Some(Threaded::Busy), ..Change::default() },
+        Change { napis: Some(vec![ids[0], 99]), threaded: Some(PollContext::BusyThread), ..Change::default() },
+        Change { napis: Some(vec![]), threaded: Some(PollContext::BusyThread), ..Change::default() },
         Change::default(),
     ];
     for change in impossible {
@@ -157,7 +157,7 @@ fn one_instance_and_one_setting_are_changed_all_or_nothing() {
 }
 
 #[test]
-fn what_is_no_request_is_refused_and_ends_the_conversation() {
+fn an_invalid_request_is_refused_and_ends_the_connection() {
     let (_client, server) = pair(mode("base"), 1);
     let (control, _directory) = served(&server);
     let wrong: [&[u8]; 8] = [
@@ -177,10 +177,10 @@ fn what_is_no_request_is_refused_and_ends_the_conversation() {
     }
     let stream = raw(&control);
     assert_eq!(refused(ask(&stream, &vec![b'['; MAX_REQUEST])), RefusalKind::Malformed);
-    // Deep nesting does not end the thread either.
+    // Deep nesting does not crash the thread.
     let deep = [vec![b'['; MAX_REQUEST - 2], vec![b'\n']].concat();
     assert_eq!(refused(ask(&raw(&control), &deep)), RefusalKind::Malformed);
-    // In pieces is all right, and so is one after the other.
+    // A request may come in pieces, and several may come in sequence.
     let stream = raw(&control);
     (&stream).write_all(b"{\"version\":1,").expect("written");
     assert!(matches!(ask(&stream, b"\"request\":\"status\"}\n"), Answer::Status(_)));
@@ -188,13 +188,13 @@ fn what_is_no_request_is_refused_and_ends_the_conversation() {
 }
 
 #[test]
-fn clients_that_say_nothing_or_never_listen_keep_nobody_out() {
+fn idle_and_unresponsive_clients_do_not_block_others() {
     let (client, server) = pair(mode("base"), 1);
     let (control, directory) = served(&server);
     let echo = EchoServer::start(&server, 7);
     let stream = connect(&client, echo.address);
     let silent: Vec<UnixStream> = (0..3 * MAX_CLIENTS).map(|_| raw(&control)).collect();
-    // It asks and asks and takes no answer: at some time there is no more room for its questions.
+    // It sends requests and reads no answer, until the socket's buffer is full.
     let deaf = raw(&control);
     deaf.set_nonblocking(true).expect("set");
     let mut asked = 0;
@@ -217,7 +217,7 @@ fn is_gone(stream: &UnixStream) -> bool {
 }
 
 #[test]
-fn while_nobody_asks_the_thread_sleeps() {
+fn the_thread_sleeps_without_requests() {
     let (_client, server) = pair(mode("suspend20"), 1);
     let (_control, directory) = served(&server);
     let asked = only(directory.path());
@@ -228,7 +228,7 @@ fn while_nobody_asks_the_thread_sleeps() {
         let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:").map(str::trim));
         line.expect("a count").parse::<u64>().expect("a number")
     };
-    // It may not have gone back to sleep yet.
+    // The thread may not sleep again yet.
     eventually("the thread sleeps on", || {
         let before = switches();
         std::thread::sleep(std::time::Duration::from_millis(300));
@@ -237,12 +237,12 @@ fn while_nobody_asks_the_thread_sleeps() {
 }
 
 #[test]
-fn what_the_dead_left_is_removed_and_names_do_not_collide() {
+fn stale_sockets_are_removed_and_names_are_unique() {
     let (client, server) = pair(mode("base"), 1);
     let (first, directory) = served(&server);
     let dead = directory.path().join("4000000-0.sock");
     drop(UnixListener::bind(&dead).expect("bound"));
-    // One that has our own number, from before the machine counted round, and things that are no sockets of ours.
+    // A stale socket with the ID of this process, which was reused, and files that are no control sockets.
     let ours = directory.path().join(format!("{}-1.sock", std::process::id()));
     drop(UnixListener::bind(&ours).expect("bound"));
     for other in ["4000000-1.sock", "notes.txt"] {
@@ -260,7 +260,7 @@ fn what_the_dead_left_is_removed_and_names_do_not_collide() {
 }
 
 #[test]
-fn a_directory_or_a_socket_that_is_not_ours_alone_is_refused() {
+fn a_directory_or_a_socket_of_another_user_is_refused() {
     let (_client, server) = pair(mode("base"), 1);
     let (control, directory) = served(&server);
     let bits = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
@@ -281,19 +281,19 @@ fn a_directory_or_a_socket_that_is_not_ours_alone_is_refused() {
 }
 
 #[test]
-fn a_runtime_that_is_gone_says_so() {
+fn a_dropped_runtime_refuses_requests() {
     let (_client, server) = pair(mode("base"), 1);
     let (control, directory) = served(&server);
     let asked = only(directory.path());
     drop(server);
-    let error = asked.status().expect_err("gone");
+    let error = asked.status().expect_err("the runtime was dropped");
     assert!(matches!(&error, ControlError::Refused(why) if why.kind == RefusalKind::Gone), "{error}");
     drop(control);
     assert!(matches!(asked.status(), Err(ControlError::Gone { .. })));
 }
 
 #[test]
-fn latencies_are_measured_from_the_first_question_on_and_only_at_the_end_that_answers() {
+fn latencies_are_measured_after_the_first_query_and_only_at_the_answering_end() {
     let (client, server) = pair(mode("suspend20"), 1);
     let echo = EchoServer::start(&server, 7);
     let stream = connect(&client, echo.address);
@@ -308,7 +308,7 @@ fn latencies_are_measured_from_the_first_question_on_and_only_at_the_end_that_an
     let (before, opened) = (ask(0), ask(1));
     assert!(before.iter().chain(&opened).all(|page| page.requests == 0 && page.answered.is_empty()), "{before:?}");
     trips(20..60);
-    // An answer is noted once it is written, which the client may see a moment before.
+    // An answer is recorded after it is written, and the client may receive it before.
     eventually("40 answers", || Latencies::between(&before, &ask(0)).count == 40);
     let between = Latencies::between(&before, &ask(0));
     let (least, most) = (between.quantile(0.0).expect("some"), between.quantile(1.0).expect("some"));

@@ -5,7 +5,7 @@ mod common;
 use std::io::{Read, Write};
 
 use abey_datapath::{Runtime, Shutdown, TcpListener};
-use common::{Bed, PATIENCE, Wire, connect, echo, in_namespace, is_possible, ours, patient, theirs};
+use common::{HANG_LIMIT, TestBed, Wire, connect, echo, in_namespace, is_possible, ours, theirs, with_timeouts};
 
 const MODES: [&str; 8] = ["base", "defer50", "napibusy", "fullbusy", "suspend20", "threaded", "workqueue", "hold50"];
 
@@ -15,7 +15,7 @@ fn every_mode(wire: Wire) {
     }
     for mode in MODES {
         in_namespace(|| {
-            let bed = Bed::new(wire, mode, |builder| builder);
+            let bed = TestBed::new(wire, mode, |builder| builder);
             for is_v4 in [true, false] {
                 client(&bed, is_v4, mode);
                 server(&bed, is_v4, mode);
@@ -35,16 +35,16 @@ fn the_kernel_is_client_and_server_over_af_xdp() {
 }
 
 /// The kernel connects, makes round trips, and sends bulk data which comes back.
-fn client(bed: &Bed, is_v4: bool, mode: &str) {
+fn client(bed: &TestBed, is_v4: bool, mode: &str) {
     const BULK: usize = 2 << 20;
     let at = ours(is_v4, 7);
     let runtime: &Runtime = &bed.runtime;
     let listener = TcpListener::bind(runtime, at).expect("a listener");
-    listener.set_timeout(Some(PATIENCE));
+    listener.set_timeout(Some(HANG_LIMIT));
     let data: Vec<u8> = (0..BULK).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
     std::thread::scope(|scope| {
         let echo = scope.spawn(|| echo(runtime, &listener));
-        let mut kernel = patient(bed.at_peer(|| std::net::TcpStream::connect(at).expect("connected")));
+        let mut kernel = with_timeouts(bed.at_peer(|| std::net::TcpStream::connect(at).expect("connected")));
         kernel.set_nodelay(true).expect("open");
         for number in 0..100_u64 {
             kernel.write_all(&number.to_le_bytes()).expect("written");
@@ -65,14 +65,14 @@ fn client(bed: &Bed, is_v4: bool, mode: &str) {
     });
 }
 
-/// We connect to the kernel.
-fn server(bed: &Bed, is_v4: bool, mode: &str) {
+/// The runtime connects to the kernel.
+fn server(bed: &TestBed, is_v4: bool, mode: &str) {
     let at = theirs(is_v4, 9);
     let kernel = bed.at_peer(|| std::net::TcpListener::bind(at).expect("bound"));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (stream, _) = kernel.accept().expect("a connection");
-            let mut stream = patient(stream);
+            let mut stream = with_timeouts(stream);
             let mut request = Vec::new();
             stream.read_to_end(&mut request).expect("a request");
             stream.write_all(&request).expect("written");

@@ -1,4 +1,4 @@
-//! What routers and hosts say of our packets by ICMP, on a device that is shared with the kernel.
+//! ICMP errors of routers and hosts about the runtime's packets, on a device that is shared with the kernel.
 
 mod common;
 
@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 use abey_datapath::{Error, Runtime, Shutdown, SocketError, TcpListener, TcpStream, UdpSocket};
 use abey_nic::Options;
 use common::{
-    PATIENCE, Wire, another_namespace, checked_veth, compute_checksums, connect, has, in_namespace, inside, ip,
-    is_possible, ours, path, patient, run, theirs,
+    HANG_LIMIT, Wire, another_namespace, checked_veth, compute_checksums, connect, has, in_namespace, inside, ip,
+    is_possible, ours, path, run, theirs, with_timeouts,
 };
 
-/// The narrow link's packets, in bytes.
+/// The MTU of the narrow link, in bytes.
 const NARROW: u16 = 1300;
 
 fn runtime() -> Runtime {
@@ -87,8 +87,8 @@ fn data() -> Vec<u8> {
 
 /// Both ends send at once, and receive to the end.
 fn exchange(stream: &TcpStream, kernel: std::net::TcpStream) {
-    stream.set_timeout(Some(PATIENCE));
-    let mut kernel = patient(kernel);
+    stream.set_timeout(Some(HANG_LIMIT));
+    let mut kernel = with_timeouts(kernel);
     let mut to_us = kernel.try_clone().expect("cloned");
     let sent = data();
     std::thread::scope(|scope| {
@@ -113,12 +113,12 @@ fn exchange(stream: &TcpStream, kernel: std::net::TcpStream) {
 }
 
 #[test]
-fn a_narrow_link_behind_a_router_is_no_black_hole() {
+fn the_path_mtu_of_a_narrow_link_is_discovered() {
     if !is_possible(Wire::Xdp) {
         return;
     }
     for is_v4 in [true, false] {
-        // A path that was learnt is remembered, so who is client is tried on runtimes of their own.
+        // A discovered path MTU is cached, so each direction has a runtime of its own.
         for we_connect in [true, false] {
             in_namespace(|| {
                 let beyond_it = Beyond::new(1);
@@ -130,7 +130,7 @@ fn a_narrow_link_behind_a_router_is_no_black_hole() {
                     (stream, listener.accept().expect("a connection").0)
                 } else {
                     let listener = TcpListener::bind(&runtime, ours(is_v4, 7)).expect("a listener");
-                    listener.set_timeout(Some(PATIENCE));
+                    listener.set_timeout(Some(HANG_LIMIT));
                     let to = ours(is_v4, 7);
                     let kernel = inside(&beyond_it.host, || std::net::TcpStream::connect(to).expect("connected"));
                     (listener.accept().expect("a connection").0, kernel)
@@ -144,7 +144,7 @@ fn a_narrow_link_behind_a_router_is_no_black_hole() {
 }
 
 #[test]
-fn an_error_finds_its_flow_on_whichever_queue_it_arrives() {
+fn an_error_reaches_its_flow_from_any_queue() {
     if !is_possible(Wire::Xdp) {
         return;
     }
@@ -155,7 +155,7 @@ fn an_error_finds_its_flow_on_whichever_queue_it_arrives() {
             for is_v4 in [true, false] {
                 let runtime = runtime();
                 assert_eq!(runtime.shards(), 2);
-                // Or the host, which has learnt the path too, tells us of it by its MSS.
+                // Or the host, which has discovered the path MTU too, announces it in its MSS.
                 inside(&beyond_it.host, || {
                     ["-4", "-6"].into_iter().for_each(|v| ip(&format!("{v} route flush cache")))
                 });
@@ -170,7 +170,7 @@ fn an_error_finds_its_flow_on_whichever_queue_it_arrives() {
 }
 
 #[test]
-fn nobody_at_a_port_or_a_host_is_told() {
+fn unreachable_ports_and_hosts_are_reported() {
     if !is_possible(Wire::Xdp) {
         return;
     }
@@ -180,23 +180,23 @@ fn nobody_at_a_port_or_a_host_is_told() {
         for is_v4 in [true, false] {
             for to in [theirs(is_v4, 901), beyond(is_v4, 901)] {
                 let socket = UdpSocket::bind(&runtime, ours(is_v4, 0)).expect("bound");
-                socket.set_timeout(Some(PATIENCE));
+                socket.set_timeout(Some(HANG_LIMIT));
                 socket.connect(Some(to)).expect("a route");
                 socket.send_to(b"anyone?", None).expect("sent");
                 match socket.recv_from(&mut [0; 9]) {
                     Err(Error::Socket(abey_tcpip::IoError::Network(SocketError::Refused))) => {}
                     other => panic!("{to}: {other:?}"),
                 }
-                // Once told, it is forgotten.
+                // The error is reported once.
                 socket.set_nonblocking(true);
                 assert!(socket.recv_from(&mut [0; 9]).expect_err("nothing").is_would_block());
             }
-            // An address that the second router has no station for.
-            let mut nobody = beyond(is_v4, 9);
-            nobody.set_ip(if is_v4 { [10, 9, 0, 99].into() } else { "fd09::99".parse().expect("an address") });
-            match TcpStream::connect_timeout(&runtime, nobody, Some(PATIENCE)).map(drop) {
+            // An address for which the second router has no neighbour.
+            let mut unreachable = beyond(is_v4, 9);
+            unreachable.set_ip(if is_v4 { [10, 9, 0, 99].into() } else { "fd09::99".parse().expect("an address") });
+            match TcpStream::connect_timeout(&runtime, unreachable, Some(HANG_LIMIT)).map(drop) {
                 Err(abey_datapath::OpenError::Network(SocketError::HostUnreachable)) => {}
-                other => panic!("{nobody}: {other:?}"),
+                other => panic!("{unreachable}: {other:?}"),
             }
         }
         if has("ping", "-V") {

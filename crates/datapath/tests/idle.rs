@@ -1,5 +1,5 @@
-//! An idle datapath does nothing: with connections open and nothing to do there are no polls and no wake-ups, in every mode
-//! that sleeps. Judged by counters, not by time: some stretch must pass in which nothing at all was counted.
+//! An idle datapath with open connections makes no polls and has no wake-ups, in every mode that sleeps. The tests read
+//! counters, and do not measure time: a period must pass in which no counter changes.
 
 #[path = "modes/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of the modes")]
@@ -11,12 +11,12 @@ use abey_datapath::{Counters, Interest, Runtime, TcpListener, TcpStream};
 use abey_delivery::Mode;
 
 const CONNECTIONS: u64 = 32;
-/// How long nothing may happen. Longer than every timer of a mode (20 ms), and than TCP's after traffic has ended.
+/// The length of the period. It is longer than every timer of a mode (20 ms), and than TCP's timers after traffic has ended.
 const STRETCH: Duration = Duration::from_millis(300);
 
-/// Waits for a stretch in which nothing was counted. What was in the last one, if it never comes.
+/// Waits for a period in which no counter changes. Returns the changes of the last period if there is none.
 fn unrest(runtime: &Runtime) -> Option<Counters> {
-    let deadline = Instant::now() + support::PATIENCE;
+    let deadline = Instant::now() + support::HANG_LIMIT;
     loop {
         let before = runtime.counters(None);
         std::thread::sleep(STRETCH);
@@ -30,7 +30,7 @@ fn unrest(runtime: &Runtime) -> Option<Counters> {
     }
 }
 
-/// Connections that have carried a message each way.
+/// Returns connections that have carried a message each way.
 fn connections(client: &Runtime, server: &Runtime) -> Vec<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind(server, support::at(7)).expect("a listener");
     let pairs = (0..CONNECTIONS).map(|number| {
@@ -47,8 +47,8 @@ fn connections(client: &Runtime, server: &Runtime) -> Vec<(TcpStream, TcpStream)
     pairs.collect()
 }
 
-/// With a thread that waits for events of all connections, and another that waits for data of one, the runtime of the server
-/// comes to rest; and both threads are still woken.
+/// One thread waits for events of all connections, another for data of one. The server's runtime becomes idle, and both
+/// threads are woken afterwards.
 fn rests(mode: Mode) {
     let (client, server) = support::pair(mode, 1);
     let pairs = connections(&client, &server);
@@ -78,7 +78,7 @@ fn rests(mode: Mode) {
 }
 
 #[test]
-fn every_mode_that_sleeps_rests() {
+fn every_mode_that_sleeps_becomes_idle() {
     let sleeping = support::every_mode().filter(|mode| ![Mode::FullBusy, Mode::ThreadedBusy].contains(mode));
     std::thread::scope(|scope| {
         for mode in sleeping {
@@ -87,9 +87,9 @@ fn every_mode_that_sleeps_rests() {
     });
 }
 
-/// Nobody waits: what is open is the service thread's, which sleeps.
+/// No application thread waits: the service thread handles the open connections, and sleeps.
 #[test]
-fn a_runtime_that_nobody_waits_for_rests() {
+fn a_runtime_without_waiting_threads_becomes_idle() {
     for name in ["base", "suspend20", "threaded", "hold50-timer"] {
         let (client, server) = support::pair(support::mode(name), 1);
         let pairs = connections(&client, &server);

@@ -1,4 +1,4 @@
-//! Several threads that wait in one epoll: each request is one thread's, and none is lost.
+//! Several threads that wait in one epoll: each request is reported to one thread, and none is lost.
 
 #[path = "modes/support.rs"]
 #[allow(dead_code, reason = "another program uses the rest")]
@@ -8,26 +8,26 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use abey_datapath::{Epoll, Interest, TcpListener, TcpStream};
-use support::{PATIENCE, at, builders, connect, mode, round_trip};
+use support::{HANG_LIMIT, at, builders, connect, mode, round_trip};
 
 const CONNECTIONS: usize = 24;
 const ROUNDS: u64 = 40;
 const WORKERS: usize = 3;
 
-/// A connection, and whether a thread serves it now.
+/// A connection, and whether a thread serves it.
 struct Session {
     stream: TcpStream,
     busy: AtomicBool,
 }
 
-/// One of the threads: an event of a one-shot socket is this thread's alone until it arms the socket again.
+/// Runs one of the threads. After an event of a one-shot socket no other thread has one until this thread re-arms it.
 fn work(epoll: &Epoll, sessions: &[Session], open: &AtomicU32, interest: Interest) {
     let mut events = Vec::new();
     while open.load(Ordering::Acquire) > 0 {
         epoll.wait(&mut events, 4, Some(Duration::from_millis(50))).expect("a wait");
         for event in &events {
             let session = &sessions[event.token as usize];
-            assert!(!session.busy.swap(true, Ordering::AcqRel), "two threads were told of one event");
+            assert!(!session.busy.swap(true, Ordering::AcqRel), "one event was reported to two threads");
             let over = serve(&session.stream);
             session.busy.store(false, Ordering::Release);
             if over {
@@ -40,7 +40,7 @@ fn work(epoll: &Epoll, sessions: &[Session], open: &AtomicU32, interest: Interes
     }
 }
 
-/// Echoes what there is; whether it was the end.
+/// Echoes the data of a connection. Returns whether the stream has ended.
 fn serve(stream: &TcpStream) -> bool {
     let mut buffer = [0; 64];
     loop {
@@ -57,7 +57,7 @@ fn several_threads(name: &str, interest: Interest) {
     let (client, server) = builders(2);
     let (client, server) = (client.build().expect("a client"), server.mode(mode(name)).build().expect("a server"));
     let listener = TcpListener::bind(&server, at(7)).expect("a listener");
-    listener.set_timeout(Some(PATIENCE));
+    listener.set_timeout(Some(HANG_LIMIT));
     let (callers, sessions): (Vec<_>, Vec<_>) = (0..CONNECTIONS)
         .map(|_| {
             let caller = connect(&client, at(7));
@@ -93,13 +93,13 @@ fn several_threads(name: &str, interest: Interest) {
 }
 
 #[test]
-fn each_request_is_one_threads_in_every_kind_of_mode() {
+fn each_request_is_reported_to_one_thread_in_every_kind_of_mode() {
     for name in ["base", "napibusy", "suspend20", "threaded"] {
         several_threads(name, Interest::IN | Interest::ONESHOT);
     }
 }
 
 #[test]
-fn and_edges_with_one_shot() {
+fn each_edge_of_a_one_shot_is_reported_to_one_thread() {
     several_threads("suspend20", Interest::IN | Interest::EDGE | Interest::ONESHOT);
 }

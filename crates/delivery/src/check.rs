@@ -1,8 +1,8 @@
 //! The invariants of delivery, checked from outside around every event.
 //!
-//! A [`Monitor`] watches one instance. It is told what the caller sees for itself (packets that arrive, polls that begin
-//! and end) and compares that with what the instance says. The model checker, the property tests and the simulator use the
-//! same one. It is a small plain value too, so that it can be part of an explored state.
+//! A [`Monitor`] checks one instance. The caller reports what it observes itself (packets that arrive, polls that begin and
+//! end), and the monitor compares that with the state of the instance. The model checker, the property tests and the simulator use the
+//! same monitor. It is a small plain value, so that it can be part of an explored state.
 //!
 //! Linux itself does not keep invariant 4: not with [`SuspendFrom::Delivery`](crate::SuspendFrom), and not where one epoll
 //! context that remembers [one NAPI ID](crate::Membership::LastReady) has sockets on several queues.
@@ -17,153 +17,153 @@ pub enum Violation {
     /// Two polls of one instance at the same time.
     #[error("invariant 1, one poller: a poll begins while another one is under way")]
     TwoPollers,
-    /// Packets wait, and nothing will look at them.
-    #[error("invariant 2, no lost wake-up: packets wait, and no owner, timer or interrupt will ever look at them")]
+    /// Packets wait, and no event will poll them.
+    #[error("invariant 2, no lost wake-up: packets wait, and no owner, timer or interrupt will poll them")]
     LostWakeUp,
-    /// A wait looked at events, which an edge-triggered context tells once, and does not tell them.
+    /// A wait consumed the events of an edge-triggered context and did not deliver them.
     #[error("invariant 2, no lost wake-up: a wait took events, and then slept or returned without them")]
     EventsLost,
-    /// An interrupt found an owner, who let go without another poll.
-    #[error("invariant 2, no lost wake-up: an interrupt came while somebody owned the instance, and was forgotten")]
+    /// An interrupt found an owner that released the instance without another poll.
+    #[error("invariant 2, no lost wake-up: an interrupt came while the instance had an owner, and was lost")]
     InterruptForgotten,
-    /// Nobody will ever unmask.
+    /// No event will unmask the interrupt.
     #[error("invariant 3, masked implies owned or timed: the interrupt is masked, with no owner and no timer")]
     MaskedForEver,
-    /// The owner is not going to poll.
+    /// The owner will not poll.
     #[error("invariant 3, masked implies owned or timed: the instance is owned by a context that has dropped it")]
     OwnerGone,
     /// The caller's timer and the instance's differ.
     #[error(
-        "invariant 3, masked implies owned or timed: the instance counts on a timer at {expected:?}, and {armed:?} is armed"
+        "invariant 3, masked implies owned or timed: the instance expects a timer at {expected:?}, and {armed:?} is armed"
     )]
     TimerLost {
-        /// When the instance says it goes off.
+        /// When it should fire.
         expected: Option<Nanos>,
-        /// When it does.
+        /// When it fires.
         armed: Option<Nanos>,
     },
     /// A packet may wait longer than the settings allow.
     #[error(
-        "invariant 4, bounded wait: packets wait since {since}, the next look is at {until}, and the settings allow {bound}"
+        "invariant 4, bounded wait: packets wait since {since}, the next poll is at {until}, and the settings allow {bound}"
     )]
     LongWait {
-        /// The later of the first packet's arrival and the last look.
+        /// The later of the first packet's arrival and the last poll.
         since: Nanos,
-        /// When the timer goes off.
+        /// When the timer fires.
         until: Nanos,
         /// The longest of the timeouts.
         bound: Nanos,
     },
-    /// Interrupts are suspended for an application that is not coming back.
+    /// Interrupts are suspended without an application that will poll.
     #[error("invariant 4, bounded wait: interrupts are suspended though no application that polls is awake")]
-    SuspendedForNobody,
-    /// Suspending did not move the timer out.
+    SuspendedWithoutPoller,
+    /// A suspension did not move the timer out.
     #[error(
         "invariant 4, bounded wait: events were delivered, and the timer is at {armed:?} instead of at the suspend timeout"
     )]
     NotSuspended {
-        /// When the timer goes off.
+        /// When the timer fires.
         armed: Option<Nanos>,
     },
-    /// Work came under deferral, and the interrupt was unmasked all the same.
-    #[error("deferral: a poll found packets, and yet the interrupt is unmasked instead of the timer armed")]
+    /// A poll under deferral found packets, and the interrupt was unmasked.
+    #[error("deferral: a poll found packets, but the interrupt is unmasked instead of the timer armed")]
     NotDeferred,
-    /// Nobody wants to busy poll, and yet the owner is told to yield.
-    #[error("prefer: the flag is set though no busy poller asked for it since the instance was last let go")]
+    /// The flag that makes the owner yield is set without a busy poller.
+    #[error("prefer: the flag is set though no busy poller asked for it since the instance was last released")]
     StalePrefer,
     /// A poll after `disable` was complete.
-    #[error("invariant 6, disabled: a poll is under way, or begins, though the instance said that it is disabled")]
+    #[error("invariant 6, disabled: a poll is under way, or begins, though the instance is disabled")]
     PollAfterDisable,
     /// More than two polls a packet.
     #[error("invariant 7, hold: polls by the timer cost more than two a packet")]
     CostlyHold,
 }
 
-/// What the caller sees of a queue and its surroundings.
+/// The state of a queue and of its environment, as the caller observes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Surroundings {
     /// The queue holds packets.
     pub pending: bool,
-    /// An interrupt is on its way without any further packet: raised and not handled yet, or being coalesced.
+    /// An interrupt will come without any further packet: raised and not handled yet, or being coalesced.
     pub interrupt_due: bool,
     /// The instance is on a context's list, in a thread that is awake, or being polled.
     pub runnable: bool,
-    /// When the caller's timer for the instance goes off.
+    /// When the caller's timer for the instance fires.
     pub timer: Option<Nanos>,
-    /// An application that polls the instance is awake: it processes events, or is on its way through a wait.
+    /// An application that polls the instance runs: it processes events, or is inside a wait and not asleep.
     pub attended: bool,
 }
 
-/// Watches one instance. Order of calls: a `handle_*` right after every event, then [`check`](Self::check).
+/// The checker of one instance. Order of calls: a `handle_*` right after every event, then [`check`](Self::check).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Monitor {
     polling: bool,
     /// An interrupt was handled, and no poll has begun since.
     announced: bool,
-    /// A busy poller that prefers to poll was turned away.
+    /// A busy poller with *prefer* was refused.
     wanted: bool,
-    /// The arrival of the first packet since the last look.
+    /// The arrival of the first packet since the last poll.
     waiting_since: Option<Nanos>,
-    /// When the last poll was over; only kept while irq-suspend-timeout is set.
-    last_look: Nanos,
-    /// The longest timeout of the settings that decide about the next look.
+    /// When the last poll ended; only updated while irq-suspend-timeout is set.
+    last_poll: Nanos,
+    /// The longest timeout of the settings that determine the next poll.
     bound: Nanos,
-    /// Polls that packets have paid for while hold by timer is set, at most [`MAX_CREDIT`].
+    /// Polls left while hold by timer is set, at two a packet, up to [`MAX_CREDIT`].
     credit: u8,
 }
 
-/// Credit is forgotten beyond this: a large batch does not pay for needless polls much later.
+/// The limit of the credit: a large batch does not allow needless polls much later.
 const MAX_CREDIT: u8 = 4;
 
 impl Monitor {
-    /// For an instance that has these settings.
+    /// Returns a monitor for an instance with these settings.
     pub fn new(settings: &NapiSettings) -> Self {
         Self { bound: bound(settings), ..Self::default() }
     }
 
-    /// A packet arrived in the queue.
+    /// Records that a packet arrived in the queue.
     pub fn handle_arrival(&mut self, now: Nanos) {
         self.waiting_since.get_or_insert(now);
     }
 
-    /// An interrupt is about to be handled; `pending` says whether the queue holds packets.
+    /// Records that an interrupt is about to be handled; `pending` is whether the queue holds packets.
     pub fn handle_interrupt<F: Faults>(&mut self, napi: &Napi<F>, pending: bool) {
         if !napi.is_enabled() {
             return;
         }
         self.announced = true;
         if !pending || napi.is_owned() {
-            // An interrupt for nothing pays for its own poll, and so does one that makes an owner poll again.
-            self.pay();
+            // An interrupt without packets allows its own poll, and so does one that makes an owner poll again.
+            self.add_credit();
         }
     }
 
-    /// The instance's `resume` is about to be called. The poll that it asks for is the application's, not the timer's.
+    /// Records that the instance's `resume` is about to be called. The poll that follows is not the timer's.
     pub fn handle_resume(&mut self) {
-        self.pay();
+        self.add_credit();
     }
 
-    fn pay(&mut self) {
+    fn add_credit(&mut self) {
         self.credit = self.credit.saturating_add(1).min(MAX_CREDIT);
     }
 
-    /// The settings were changed to these.
+    /// Records a change to these settings.
     pub fn handle_settings(&mut self, settings: &NapiSettings) {
         self.bound = self.bound.max(bound(settings));
         self.credit = MAX_CREDIT;
     }
 
-    /// The instance's `disable` was called.
+    /// Records a call of the instance's `disable`.
     pub fn handle_disable(&mut self) {
         self.announced = false;
     }
 
-    /// A busy poller was turned away.
+    /// Records that a busy poller was refused.
     pub fn handle_refused(&mut self, prefer: bool) {
         self.wanted |= prefer;
     }
 
-    /// A poll begins.
+    /// Records that a poll begins.
     ///
     /// # Errors
     /// If another one is under way, or the instance is disabled.
@@ -179,11 +179,11 @@ impl Monitor {
         Ok(())
     }
 
-    /// A poll is over: it took `work` packets, there are still some in the queue or not (`pending`), the instance said
-    /// `done`, and it was in a context rather than a busy poll (`by_context`).
+    /// Records the end of a poll: it took `work` packets, `pending` is whether the queue still holds some, `done` is the
+    /// instance's result, and `by_context` is whether a context polled rather than an application.
     ///
     /// # Errors
-    /// If what the instance said breaks an invariant.
+    /// If the result breaks an invariant.
     pub fn handle_poll_done<F: Faults>(
         &mut self,
         now: Nanos,
@@ -195,7 +195,7 @@ impl Monitor {
     ) -> Result<(), Violation> {
         self.polling = false;
         if !napi.settings().irq_suspend_timeout.is_zero() {
-            self.last_look = now;
+            self.last_poll = now;
         }
         self.waiting_since = pending.then_some(now);
         // A timer that was armed before this poll may obey older settings.
@@ -215,10 +215,10 @@ impl Monitor {
         Ok(())
     }
 
-    /// The instance's `suspend` was called and gave this timer action.
+    /// Records a call of the instance's `suspend` that returned this timer action.
     ///
     /// # Errors
-    /// If the settings say that interrupts are to be suspended, and the timer was not moved out.
+    /// If the settings suspend interrupts, and the timer was not moved out.
     pub fn handle_suspend<F: Faults>(
         &self,
         now: Nanos,
@@ -227,18 +227,18 @@ impl Monitor {
     ) -> Result<(), Violation> {
         let timeout = napi.settings().irq_suspend_timeout;
         let suspends = napi.is_enabled() && napi.settings().defers() && !timeout.is_zero();
-        if suspends && self.last_look + timeout > now && timer.is_none() {
+        if suspends && self.last_poll + timeout > now && timer.is_none() {
             return Err(Violation::NotSuspended { armed: napi.timer() });
         }
         Ok(())
     }
 
-    /// The timer was handled while nobody owned the instance.
+    /// Records that the timer was handled while the instance had no owner.
     pub fn handle_timer(&mut self) {
         self.wanted = false;
     }
 
-    /// Checks what must hold between any two events, with all actions carried out.
+    /// Checks what must hold between any two events, after all actions were executed.
     ///
     /// # Errors
     /// The first invariant that is broken.
@@ -266,7 +266,7 @@ impl Monitor {
             return Err(Violation::InterruptForgotten);
         }
         if napi.is_suspended() && !around.attended {
-            return Err(Violation::SuspendedForNobody);
+            return Err(Violation::SuspendedWithoutPoller);
         }
         let Some(until) = around.timer else {
             if napi.is_masked() {
@@ -286,12 +286,12 @@ impl Monitor {
 
     /// Moves the origin of time, as [`Napi::rebase`] does.
     pub fn rebase(&mut self, by: Nanos) {
-        self.last_look = self.last_look.saturating_sub(by);
+        self.last_poll = self.last_poll.saturating_sub(by);
         self.waiting_since = self.waiting_since.map(|since| since.saturating_sub(by));
     }
 }
 
-/// The longest that settings let a packet wait for somebody to look at its queue.
+/// Returns the longest time that the settings let a packet wait until its queue is polled.
 fn bound(settings: &NapiSettings) -> Nanos {
     let hold = match settings.hold {
         Some(Hold::Spin(span) | Hold::Timer(span)) => span,

@@ -1,7 +1,7 @@
 //! The other two poll contexts: one thread per instance, and a shared pool of workers.
 //!
-//! Both are under the scheduler from the first packet on, so they need no budget for a run: between two polls the thread
-//! gives way to whoever the scheduler prefers.
+//! Both run under the scheduler from the first packet on, so a run needs no budget: between two polls the scheduler may
+//! run another thread.
 
 use std::collections::VecDeque;
 
@@ -10,8 +10,8 @@ use crate::{NapiIndex, Outcome};
 /// The thread of one NAPI instance.
 ///
 /// Order of calls: [`handle_wake`](Self::handle_wake) whenever [`Actions::run`](crate::Actions::run) names the thread; the
-/// thread polls, carries out the actions, then asks [`handle_polled`](Self::handle_polled) whether to go on. A busy thread
-/// is told to poll again for as long as its instance has that setting.
+/// thread polls, executes the actions, then calls [`handle_polled`](Self::handle_polled), which returns whether to poll again.
+/// A busy thread polls again as long as its instance has that setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NapiThread {
     state: ThreadState,
@@ -25,18 +25,18 @@ enum ThreadState {
     Awake { again: bool },
 }
 
-/// What a polling thread does after a poll.
+/// The next step of a polling thread after a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub enum ThreadStep {
-    /// Let the scheduler have a look, then poll again.
+    /// Yield to the scheduler, then poll again.
     Poll,
     /// Sleep until woken.
     Sleep,
 }
 
 impl NapiThread {
-    /// The instance was handed to the thread. True: wake it; it sleeps.
+    /// Hands the instance to the thread. Returns whether the thread sleeps and must be woken.
     pub fn handle_wake(&mut self) -> bool {
         match &mut self.state {
             ThreadState::Asleep => {
@@ -50,7 +50,7 @@ impl NapiThread {
         }
     }
 
-    /// A poll is over and its actions are carried out, or there was nothing to poll ([`Outcome::Released`]).
+    /// Returns the next step after a poll whose actions were executed, or after no poll ([`Outcome::Released`]).
     pub fn handle_polled(&mut self, outcome: Outcome) -> ThreadStep {
         let again = matches!(self.state, ThreadState::Awake { again: true });
         if again || matches!(outcome, Outcome::Requeue | Outcome::Holding) {
@@ -62,7 +62,7 @@ impl NapiThread {
         }
     }
 
-    /// Whether the thread sleeps.
+    /// Returns whether the thread sleeps.
     pub fn is_asleep(&self) -> bool {
         self.state == ThreadState::Asleep
     }
@@ -71,7 +71,7 @@ impl NapiThread {
 /// A pool of workers that share one list of instances to poll.
 ///
 /// Order of calls: [`handle_schedule`](Self::handle_schedule) for every instance handed to the pool; a worker takes one
-/// with [`take`](Self::take), polls it, carries out the actions and reports [`handle_polled`](Self::handle_polled); then
+/// with [`take`](Self::take), polls it, executes the actions and reports [`handle_polled`](Self::handle_polled); then
 /// takes the next, or sleeps if there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WorkPool {
@@ -80,12 +80,12 @@ pub struct WorkPool {
 }
 
 impl WorkPool {
-    /// A pool of this many sleeping workers.
+    /// Returns a pool of this many sleeping workers.
     pub fn new(workers: usize) -> Self {
         Self { list: VecDeque::new(), idle: workers }
     }
 
-    /// Puts an instance at the end of the list. True: wake one sleeping worker.
+    /// Appends an instance to the list. Returns whether to wake one sleeping worker.
     pub fn handle_schedule(&mut self, napi: NapiIndex) -> bool {
         self.list.push_back(napi);
         let wake = self.idle > 0;
@@ -93,21 +93,21 @@ impl WorkPool {
         wake
     }
 
-    /// The instance that an awake worker polls next. `None`: the worker sleeps until woken.
+    /// Returns the instance that a running worker polls next; `None` if the worker must sleep until it is woken.
     pub fn take(&mut self) -> Option<NapiIndex> {
         let napi = self.list.pop_front();
         self.idle += usize::from(napi.is_none());
         napi
     }
 
-    /// A poll of `napi` is over. The worker that did it takes the next instance.
+    /// Records the end of a poll of `napi`, after which its worker calls [`Self::take`].
     pub fn handle_polled(&mut self, napi: NapiIndex, outcome: Outcome) {
         if matches!(outcome, Outcome::Requeue | Outcome::Holding) {
             self.list.push_back(napi);
         }
     }
 
-    /// How many instances wait for a worker.
+    /// Returns the number of instances that wait for a worker.
     pub fn len(&self) -> usize {
         self.list.len()
     }
@@ -143,7 +143,7 @@ mod tests {
     fn a_pool_wakes_as_many_workers_as_there_is_work_and_polls_in_turn() {
         let mut pool = WorkPool::new(1);
         assert!(pool.handle_schedule(NapiIndex(0)));
-        assert!(!pool.handle_schedule(NapiIndex(1)), "nobody else sleeps");
+        assert!(!pool.handle_schedule(NapiIndex(1)), "no other worker sleeps");
         assert_eq!(pool.take(), Some(NapiIndex(0)));
         pool.handle_polled(NapiIndex(0), Outcome::Requeue);
         assert_eq!(pool.take(), Some(NapiIndex(1)));

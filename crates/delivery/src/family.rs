@@ -1,9 +1,9 @@
-//! Families of settings: which mechanism they use, whatever the figures.
+//! Families of settings: the mechanism that settings use, whatever the figures.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{EpollBusyPoll, Hold, Mode, ModeSettings, Nanos, NapiSettings, PollContext};
+use crate::{EpollBusyPoll, Hold, Mode, ModeSettings, Nanos, NapiSetting, NapiSettings, PollContext};
 
 /// The mechanism behind settings; a family has one mode or several that differ in a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -12,7 +12,7 @@ pub enum Family {
     Base,
     /// A timer in place of the interrupt.
     Defer,
-    /// Deferral, and the event loop busy polls for a while before it sleeps.
+    /// Deferral, and the event loop busy polls before it sleeps.
     NapiBusy,
     /// The event loop never sleeps.
     FullBusy,
@@ -31,7 +31,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// All of them.
+    /// All families.
     pub const ALL: [Self; 10] = [
         Self::Base,
         Self::Defer,
@@ -45,7 +45,7 @@ impl Family {
         Self::HoldTimer,
     ];
 
-    /// The family that settings belong to.
+    /// Returns the family of the settings.
     pub fn of(settings: &ModeSettings) -> Self {
         let napi = &settings.napi;
         match (napi.context, napi.hold) {
@@ -62,7 +62,7 @@ impl Family {
         }
     }
 
-    /// The family's name, as its modes are called.
+    /// Returns the family's name, which is that of its modes without a figure.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Base => "base",
@@ -78,7 +78,7 @@ impl Family {
         }
     }
 
-    /// A mode that stands for the whole family.
+    /// Returns a mode of the family.
     pub fn example(self) -> Mode {
         let span = Nanos::from_micros(50);
         match self {
@@ -95,7 +95,7 @@ impl Family {
         }
     }
 
-    /// The mode of this family that is nearest to the settings.
+    /// Returns the mode of this family that is nearest to the settings.
     fn mode(self, settings: &ModeSettings) -> Mode {
         let napi = &settings.napi;
         match (self, napi.hold) {
@@ -118,11 +118,11 @@ impl fmt::Display for Family {
     }
 }
 
-/// A text that names no family.
+/// An error: the text is not the name of a family.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no family of modes `{text}`: the families are {known}", known = Family::ALL.map(Family::name).join(", "))]
 pub struct ParseFamilyError {
-    /// What was written.
+    /// The text.
     pub text: String,
 }
 
@@ -136,19 +136,19 @@ impl FromStr for Family {
     }
 }
 
-/// The mode whose settings are exactly these, if there is one.
+/// Returns the mode whose settings are exactly these, if there is one.
 pub fn mode_of(settings: &ModeSettings) -> Option<Mode> {
     let sockbusy = settings.socket_busy_poll.map(Mode::SockBusy);
     let candidates = [Some(nearest_mode(settings)), sockbusy];
     candidates.into_iter().flatten().find(|mode| mode.settings() == *settings)
 }
 
-/// The mode of the same family that is nearest to the settings.
+/// Returns the mode of the same family that is nearest to the settings.
 pub fn nearest_mode(settings: &ModeSettings) -> Mode {
     Family::of(settings).mode(settings)
 }
 
-/// Settings in a few words: the mode's name, or the nearest mode's and what differs from it.
+/// Returns a short description: the mode's name, or the name of the nearest mode and the settings that differ.
 pub fn describe(settings: &ModeSettings) -> String {
     let mode = nearest_mode(settings);
     let of_mode = mode.settings();
@@ -158,13 +158,14 @@ pub fn describe(settings: &ModeSettings) -> String {
             text += &mine.map_or_else(|| format!(", no {name}"), |mine| format!(", {name} {mine}"));
         }
     };
-    let span = |span: Nanos| (!span.is_zero()).then(|| span.to_string());
-    let (napi, usual) = (&settings.napi, &of_mode.napi);
-    let count = |napi: &NapiSettings| (napi.defer_hard_irqs > 0).then(|| napi.defer_hard_irqs.to_string());
+    for setting in NapiSetting::ALL {
+        let text_of = |napi: &NapiSettings| {
+            let value = setting.get(napi);
+            (!value.is_default()).then(|| value.to_string())
+        };
+        differ(setting.name(), text_of(&settings.napi), text_of(&of_mode.napi));
+    }
     let epoll = |settings: &ModeSettings, get: fn(&EpollBusyPoll) -> String| settings.epoll.as_ref().map(get);
-    differ("defer-hard-irqs", count(napi), count(usual));
-    differ("gro-flush-timeout", span(napi.gro_flush_timeout), span(usual.gro_flush_timeout));
-    differ("irq-suspend-timeout", span(napi.irq_suspend_timeout), span(usual.irq_suspend_timeout));
     for (name, get) in [
         ("busy-poll", (|epoll| format!("{}us", epoll.usecs)) as fn(&EpollBusyPoll) -> String),
         ("budget", |epoll| epoll.budget.to_string()),
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_back() {
+    fn names_parse_back() {
         for family in Family::ALL {
             assert_eq!(family.name().parse(), Ok(family));
             assert_eq!(Family::of(&family.example().settings()), family);
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_mode_has_is_no_mode_but_has_a_family() {
+    fn settings_of_no_mode_have_a_family() {
         let mut settings = Mode::Suspend(Nanos::from_micros(20)).settings();
         settings.napi.irq_suspend_timeout = Nanos::from_millis(5);
         assert_eq!(mode_of(&settings), None);

@@ -1,15 +1,15 @@
 //! Deliberate faults: the broken variants of the core that its own checks must catch.
 //!
-//! The core asks a value of a type parameter whether a fault is injected. In all real use that type is [`Sound`], which
-//! answers no at compile time, so the question costs nothing. The checks in `tests/` give it [`Injected`] instead.
+//! The core asks a value of a type parameter whether a fault is injected. Outside of the checks that type is [`Sound`], which
+//! answers no at compile time, so the call is optimised out. The checks in `tests/` use [`Injected`] instead.
 
-/// One way in which the core could be wrong.
+/// A fault of the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
     /// An interrupt that finds the instance owned is not remembered.
     MissedFlagLost,
-    /// After unmasking, nobody looks whether packets came in between.
+    /// After unmasking, the report of pending packets is ignored.
     UnmaskWithoutRecheck,
     /// Events are delivered without moving the timer out.
     TimerNotMovedOnSuspend,
@@ -17,7 +17,7 @@ pub enum Fault {
     NoResumeOnClose,
     /// About to sleep, the epoll context leaves its instances suspended.
     NoResumeBeforeSleep,
-    /// What comes while the instances are resumed is slept on.
+    /// A wait sleeps although events came while it resumed the instances.
     SleepsOnEvents,
     /// Completion leaves the prefer flag set.
     PreferNotCleared,
@@ -29,16 +29,16 @@ pub enum Fault {
     DisableDoesNotWait,
     /// A busy poller that ends with a full poll and no timer neither reschedules nor unmasks.
     BusyPollEndForgotten,
-    /// The timer takes an instance that somebody else polls.
+    /// The timer takes an instance that another context polls.
     TimerIgnoresOwner,
     /// Timer-driven hold re-arms after every empty poll.
     HoldTimerNeverEnds,
-    /// Staying masked, completion forgets the timer.
+    /// Completion stays masked without arming the timer.
     DeferralWithoutTimer,
 }
 
 impl Fault {
-    /// Every fault, for the checks to go through.
+    /// All faults.
     pub const ALL: [Self; 14] = [
         Self::MissedFlagLost,
         Self::UnmaskWithoutRecheck,
@@ -57,13 +57,13 @@ impl Fault {
     ];
 }
 
-/// Says which faults are injected.
+/// The set of injected faults.
 pub trait Faults: Copy {
-    /// Whether this fault is injected.
+    /// Returns whether this fault is injected.
     fn has(self, fault: Fault) -> bool;
 }
 
-/// No faults: the core as it is meant.
+/// No faults: the correct core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sound;
 

@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-/// What a NAPI instance's state word says at one moment (`NAPI_STATE_*` in Linux).
+/// The flags of a NAPI instance at one moment, as in its state word in Linux (`NAPI_STATE_*`).
 ///
 /// A view for displays and checks; the instance itself keeps its state as types.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u8);
 
 impl Flags {
-    /// Somebody owns the instance: it is on a poll list, or being polled.
+    /// The instance has an owner: it is on a poll list, or being polled.
     pub const SCHEDULED: Self = Self(1);
-    /// An interrupt came while somebody owned the instance.
+    /// An interrupt came while the instance had an owner.
     pub const MISSED: Self = Self(1 << 1);
-    /// The instance is disabled, or waits for its owner to let go.
+    /// The instance is disabled, or waits for its owner to release it.
     pub const DISABLED: Self = Self(1 << 2);
     /// The owner is a busy poller.
     pub const IN_BUSY_POLL: Self = Self(1 << 3);
@@ -34,12 +34,12 @@ impl Flags {
         (Self::THREADED_BUSY_POLL, "threaded-busy-poll"),
     ];
 
-    /// Whether all of `other`'s flags are set.
+    /// Returns whether all of `other`'s flags are set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// These flags, and `other`'s too if `on`.
+    /// Returns these flags, and `other`'s too if `on`.
     pub(crate) const fn with(self, other: Self, on: bool) -> Self {
         if on { Self(self.0 | other.0) } else { self }
     }
@@ -52,7 +52,7 @@ impl fmt::Debug for Flags {
 }
 
 impl fmt::Display for Flags {
-    /// The names of the set flags with spaces between them, or `-`.
+    /// Writes the names of the set flags with spaces between them, or `-`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> =
             Self::NAMES.iter().filter(|(flag, _)| self.contains(*flag)).map(|(_, name)| *name).collect();

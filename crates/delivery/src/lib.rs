@@ -1,16 +1,19 @@
-//! The delivery core: when packets are looked at, and by whom, decided without doing any of it.
+//! The delivery core: decides which context polls a queue and when.
 //!
 //! Modes, settings and time are the vocabulary that every world of Abey shares (the kernel's NAPI, the user-space
 //! datapath, the simulator), so a result in one can be checked in another. The core is the mechanism behind them as plain
 //! values: no input or output, no clock, no threads, no locks.
 //!
-//! - [`Napi`] is one queue's delivery state: who owns it, whether it may interrupt, when its timer looks.
+//! - [`Napi`] is one queue's delivery state: its owner, whether it may interrupt, when its timer fires.
 //! - [`Softirq`], [`NapiThread`] and [`WorkPool`] are the contexts that poll, [`EpollWait`] and [`SocketWait`] the
 //!   applications that do.
-//! - [`Store`] keeps the settings of queues that come and go.
+//! - [`Store`] holds the settings of queues across their removal and re-creation.
+//! - [`handoff`] decides which thread receives a queue's interrupt and deadline in user space; [`lateness`] shortens timed
+//!   sleeps.
+//! - [`record`] records the calls to an instance, so that two worlds can be compared.
 //!
 //! Events go in as `handle_*` methods with the time they happened at. What must happen comes out as a value, [`Actions`]
-//! or a step such as [`WaitStep`], which the caller carries out. A poll is `begin_poll`, the caller taking packets from
+//! or a step such as [`WaitStep`], which the caller executes. A poll is `begin_poll`, the caller taking packets from
 //! its queue, and `handle_poll_done`:
 //!
 //! ```
@@ -26,14 +29,14 @@
 //! assert_eq!(actions.interrupt, Some(InterruptAction::Mask));
 //! assert_eq!(actions.run, Some(PollContext::Softirq));
 //!
-//! // The softirq polls: it may take 64, finds 3, and so the queue is empty and may interrupt again.
+//! // The softirq polls: its budget is 64 and it finds 3, so the queue is empty and may interrupt again.
 //! assert_eq!(napi.begin_poll(PollContext::Softirq), Some(64));
 //! let done = napi.handle_poll_done(Nanos::from_micros(11), 3);
 //! assert_eq!(done.outcome, Outcome::Released);
 //! assert_eq!(done.actions.interrupt, Some(InterruptAction::Unmask));
 //! ```
 //!
-//! What a mode is called, and which settings it stands for:
+//! A mode is parsed from its name, and stands for settings:
 //!
 //! ```
 //! use abey_delivery::{Mode, Nanos};
@@ -50,6 +53,9 @@
 
 pub mod check;
 pub mod fault;
+pub mod handoff;
+pub mod lateness;
+pub mod record;
 
 mod action;
 mod context;
@@ -73,8 +79,9 @@ pub use mode::{Mode, ParseModeError};
 pub use nanos::{Nanos, ParseNanosError};
 pub use napi::{Napi, Poller};
 pub use settings::{
-    DEFAULT_WEIGHT, EpollBusyPoll, Hold, ModeSettings, NapiConfig, NapiSettings, PollContext, SettingsError,
-    SoftirqLimits, SuspendFrom, SuspendVariant, UNPRIVILEGED_BUDGET,
+    DEFAULT_WEIGHT, EpollBusyPoll, Hold, ModeSettings, NapiChange, NapiConfig, NapiSetting, NapiSettings,
+    ParseContextError, ParseHoldError, PollContext, SettingValue, SettingsError, SoftirqLimits, SuspendFrom,
+    SuspendVariant, UNPRIVILEGED_BUDGET,
 };
 pub use socket::{SOCKET_BUSY_POLL_BUDGET, SocketBusyPoll, SocketWait};
 pub use softirq::{HandOver, Softirq, SoftirqStep};

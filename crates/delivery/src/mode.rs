@@ -1,16 +1,16 @@
 //! Modes: the named bundles of settings.
 //!
-//! A name says how packets are delivered and, behind it, the one figure that is worth tuning: `suspend20` is IRQ
-//! suspension that falls back to a deferral of 20 us. The bundles are those of the IRQ suspension study (Cai and
+//! A name consists of the mechanism and the one figure that is worth tuning: `suspend20` is IRQ suspension that falls back
+//! to a deferral of 20 us. The bundles are those of the IRQ suspension study (Cai and
 //! Karsten, "Kernel vs. User-Level Networking: Don't Throw Out the Stack with the Interrupts", 2023, and the kernel
-//! series that followed it), so that its published tables can be laid beside ours.
+//! series that followed it), so that its published tables can be compared with ours.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{EpollBusyPoll, Hold, ModeSettings, Nanos, NapiSettings, PollContext};
 
-/// How many empty polls may re-arm the timer: enough that traffic, not the count, ends a deferral.
+/// The number of empty polls that may re-arm the timer: enough that traffic, not the count, ends a deferral.
 const DEFERRALS: u32 = 100;
 
 /// A delivery mode.
@@ -34,7 +34,7 @@ pub enum Mode {
     Threaded,
     /// One polling thread per NAPI instance that never sleeps.
     ThreadedBusy,
-    /// Polls go to a shared pool of workers.
+    /// A shared pool of workers polls.
     Workqueue,
     /// Stay in poll mode after the last packet.
     Hold(Hold),
@@ -43,7 +43,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The settings this mode stands for. They are always valid.
+    /// Returns the settings of this mode. They are always valid.
     pub fn settings(self) -> ModeSettings {
         let deferral = |timeout| NapiSettings {
             defer_hard_irqs: DEFERRALS,
@@ -83,10 +83,10 @@ impl Mode {
         }
     }
 
-    /// The irq-suspend-timeout of [`Mode::Suspend`]: the published evaluation's 20 ms, far above any busy period.
+    /// The irq-suspend-timeout of [`Mode::Suspend`]: 20 ms as in the published evaluation, far above any busy period.
     pub const SUSPEND_TIMEOUT: Nanos = Nanos::from_millis(20);
 
-    /// One name of every kind, for messages and tests.
+    /// One name of each mode, for messages and tests.
     pub const EXAMPLES: [&str; 11] = [
         "base",
         "defer50",
@@ -121,12 +121,12 @@ impl fmt::Display for Mode {
     }
 }
 
-/// The figure in a mode's name: plain microseconds, as in the published tables, or the exact time with its unit.
+/// Returns the figure in a mode's name: microseconds as in the published tables, or the exact time with its unit.
 fn figure(span: Nanos) -> String {
     if span.as_nanos().is_multiple_of(1_000) { span.as_micros().to_string() } else { span.to_string() }
 }
 
-/// Why a text names no mode.
+/// Why a text is not the name of a mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseModeError {
@@ -137,7 +137,7 @@ pub enum ParseModeError {
     )]
     Unknown(String),
     /// The name needs a figure behind it, and there is none that fits.
-    #[error("`{text}` lacks a usable time: write {name} with microseconds behind it, such as {name}20")]
+    #[error("`{text}` lacks a usable time: write {name} with microseconds after it, such as {name}20")]
     Figure {
         /// What was written.
         text: String,

@@ -1,4 +1,4 @@
-//! Time: one integer type, in nanoseconds.
+//! Time in integer nanoseconds.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -10,45 +10,47 @@ use std::time::Duration;
 /// One type serves both, as in the kernel's `ktime_t`: an instant is the span since an origin that the world chooses.
 /// "No deadline" is `Option::<Nanos>::None`, never zero.
 ///
-/// Text form: a decimal number with a unit (`250ns`, `20us`, `1.5ms`, `2s`), or a plain `0`.
+/// Text form: a decimal number with a unit (`250ns`, `20us`, `1.5ms`, `2s`), or a plain `0`. Serde form (feature `serde`): the
+/// number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct Nanos(u64);
 
 impl Nanos {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// `n` nanoseconds.
+    /// Returns `n` nanoseconds.
     pub const fn from_nanos(n: u64) -> Self {
         Self(n)
     }
 
-    /// `n` microseconds; saturates at the largest value (584 years).
+    /// Returns `n` microseconds; saturates at the largest value (584 years).
     pub const fn from_micros(n: u64) -> Self {
         Self(n.saturating_mul(1_000))
     }
 
-    /// `n` milliseconds; saturates at the largest value (584 years).
+    /// Returns `n` milliseconds; saturates at the largest value (584 years).
     pub const fn from_millis(n: u64) -> Self {
         Self(n.saturating_mul(1_000_000))
     }
 
-    /// The count of nanoseconds.
+    /// Returns the number of nanoseconds.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole microseconds, rounded down.
+    /// Returns the number of whole microseconds, rounded down.
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// Whether this is no time at all.
+    /// Returns whether this is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The difference, or zero where `other` is the later one.
+    /// Returns the difference, or zero if `other` is larger.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -79,7 +81,7 @@ impl From<Nanos> for Duration {
 const UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
 impl fmt::Display for Nanos {
-    /// The largest unit that needs no fraction: `20us`, `1500us`, `2s`, `0`.
+    /// Writes the time in the largest unit that needs no fraction: `20us`, `1500us`, `2s`, `0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 == 0 {
             return f.pad("0");
@@ -94,7 +96,7 @@ impl fmt::Display for Nanos {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseNanosError {
-    /// There is no unit behind the number.
+    /// The number has no unit.
     #[error("`{0}` has no unit: write {0}us, {0}ms or {0}s")]
     NoUnit(String),
     /// The text is not a number with a unit.
@@ -124,7 +126,7 @@ impl FromStr for Nanos {
             return if zero { Ok(Self::ZERO) } else { Err(ParseNanosError::NoUnit(text.to_owned())) };
         }
         let (_, scale) = UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(malformed)?;
-        // A fraction is exact or refused: 1.5ms is 1,500,000 ns, 0.5ns is nothing that a timer can be set to.
+        // A fraction must be a whole number of nanoseconds: 1.5ms is 1,500,000 ns; 0.5ns is an error.
         let fraction = fraction.trim_end_matches('0');
         let fraction = if fraction.is_empty() {
             0
@@ -148,7 +150,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn units_are_read() {
+    fn units_are_parsed() {
         for (text, ns) in
             [("0", 0), ("250ns", 250), ("20us", 20_000), ("1.5ms", 1_500_000), ("2s", 2_000_000_000), ("0.001us", 1)]
         {
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_the_reason() {
+    fn invalid_texts_are_rejected_with_the_reason() {
         use ParseNanosError::{Malformed, NoUnit, OutOfRange};
         for text in ["", "us", "-1us", "1 us", "1.us", ".5us", "1min", "1e3us", "+1us", "1.5.5us"] {
             assert_eq!(text.parse::<Nanos>(), Err(Malformed(text.into())), "{text}");
@@ -172,13 +174,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_is_read_back(ns: u64) {
+        fn displayed_times_parse_back(ns: u64) {
             let shown = Nanos::from_nanos(ns).to_string();
             prop_assert_eq!(shown.parse(), Ok(Nanos::from_nanos(ns)));
         }
 
         #[test]
-        fn reading_never_panics(text in "\\PC{0,12}") {
+        fn parsing_never_panics(text in "\\PC{0,12}") {
             let _ = text.parse::<Nanos>();
         }
     }

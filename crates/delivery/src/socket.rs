@@ -1,26 +1,26 @@
-//! Socket busy poll: a blocking receive that polls its own queue for a while before it sleeps.
+//! Socket busy poll: a blocking receive that polls its own queue before it sleeps.
 //!
-//! `SO_BUSY_POLL` (Linux 3.11; `sk_busy_loop`). Unlike an epoll context it never suspends or resumes anything.
+//! `SO_BUSY_POLL` (Linux 3.11; `sk_busy_loop`). Unlike an epoll context it never suspends or resumes an instance.
 
 use crate::{Nanos, NapiId, Poller, WaitStep};
 
-/// How many packets one iteration takes unless the socket says otherwise (`BUSY_POLL_BUDGET`, `SO_BUSY_POLL_BUDGET`).
+/// The default number of packets that one iteration takes (`BUSY_POLL_BUDGET`, `SO_BUSY_POLL_BUDGET`).
 pub const SOCKET_BUSY_POLL_BUDGET: u16 = 8;
 
 /// The busy-poll options of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SocketBusyPoll {
-    /// How long a receive polls before it sleeps.
+    /// The time that a receive polls before it sleeps.
     pub span: Nanos,
-    /// How many packets one iteration may take.
+    /// The number of packets that one iteration may take.
     pub budget: u16,
-    /// Whether an owner in the way should yield early, and the timer cover for the socket afterwards
+    /// Whether another owner should yield early, and the timer should be armed when the busy poll ends
     /// (`SO_PREFER_BUSY_POLL`).
     pub prefer: bool,
 }
 
 impl SocketBusyPoll {
-    /// Polling for this long, everything else at its default.
+    /// Returns the options for polling this long, with the default budget and without *prefer*.
     pub const fn new(span: Nanos) -> Self {
         Self { span, budget: SOCKET_BUSY_POLL_BUDGET, prefer: false }
     }
@@ -28,8 +28,8 @@ impl SocketBusyPoll {
 
 /// One thread's blocking receives on a socket.
 ///
-/// Order of calls: [`begin`](Self::begin), then [`next`](Self::next) until it says [`WaitStep::Deliver`] or
-/// [`WaitStep::TimedOut`], carrying out each step.
+/// Order of calls: [`begin`](Self::begin), then [`next`](Self::next) until it returns [`WaitStep::Deliver`] or
+/// [`WaitStep::TimedOut`]; the caller executes each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SocketWait {
     poller: Poller,
@@ -45,17 +45,17 @@ enum Phase {
 }
 
 impl SocketWait {
-    /// For the thread that busy polls under this name.
+    /// Returns the waits of the thread that busy polls with this number.
     pub fn new(poller: Poller) -> Self {
         Self { poller, phase: Phase::Over }
     }
 
-    /// The name under which this thread busy polls.
+    /// Returns the number with which this thread busy polls.
     pub fn poller(&self) -> Poller {
         self.poller
     }
 
-    /// A receive begins, until `deadline`. `napi` is the instance of the socket's last packet, if it had one.
+    /// Begins a receive that lasts until `deadline`. `napi` is the instance of the socket's last packet, if any.
     pub fn begin(&mut self, deadline: Option<Nanos>, napi: Option<NapiId>, busy: Option<SocketBusyPoll>) {
         let loop_on = napi.zip(busy.filter(|busy| !busy.span.is_zero()));
         self.phase = Phase::Check { deadline, loop_on };
@@ -74,7 +74,7 @@ impl SocketWait {
         }
     }
 
-    /// What to do next. `ready`: whether the socket has data right now.
+    /// Returns the next step. `ready` is whether the socket has data now.
     pub fn next(&mut self, now: Nanos, ready: bool) -> WaitStep {
         match self.phase {
             Phase::Over => WaitStep::TimedOut,

@@ -1,8 +1,7 @@
 //! The softirq of one CPU: the poll list, the budget of a run, and the hand-over to the CPU's softirq thread.
 //!
-//! A run has no right to the CPU for ever: it ends when its packets (300) or its time (2 ms) are spent, counts a
-//! *squeeze*, and leaves the rest to a thread that competes with everybody else under the scheduler (`net_rx_action` and
-//! ksoftirqd in Linux).
+//! A run ends when its packets (300) or its time (2 ms) are spent. It then counts a *squeeze*, and leaves the rest to a
+//! thread that competes with other threads under the scheduler (`net_rx_action` and ksoftirqd in Linux).
 
 use std::collections::VecDeque;
 
@@ -11,16 +10,16 @@ use crate::{Nanos, NapiIndex, Outcome, SoftirqLimits};
 
 /// The poll list of one CPU.
 ///
-/// Order of calls: [`handle_schedule`](Self::handle_schedule) for every instance that is to run here; if it says so, raise
-/// the softirq. When that runs, [`begin_run`](Self::begin_run), then [`next`](Self::next) until it ends; after each poll
-/// [`handle_polled`](Self::handle_polled) with what the instance said. If the end says so, wake the CPU's softirq thread,
-/// which does the same again whenever the scheduler lets it.
+/// Order of calls: [`handle_schedule`](Self::handle_schedule) for every instance that is to run here; if it returns
+/// true, raise the softirq. When that runs, [`begin_run`](Self::begin_run), then [`next`](Self::next) until it ends; after each poll
+/// [`handle_polled`](Self::handle_polled) with the instance's outcome. If the run ends with a hand-over, wake the CPU's softirq
+/// thread, which makes further runs when it is scheduled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Softirq<F = Sound> {
     limits: SoftirqLimits,
     list: VecDeque<Entry>,
     phase: Phase,
-    /// How many entries were held in this run.
+    /// The number of entries that were held in this run.
     holding: usize,
     squeezes: u64,
     faults: F,
@@ -29,7 +28,7 @@ pub struct Softirq<F = Sound> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Entry {
     napi: NapiIndex,
-    /// The instance was polled in this run, found nothing, and holds on.
+    /// The instance was polled in this run, had no packets, and stays in poll mode.
     held: bool,
 }
 
@@ -37,17 +36,17 @@ struct Entry {
 enum Phase {
     Idle,
     Raised,
-    /// `polled` since the run began: however short its time, a run gets somewhere.
+    /// `polled` is whether the run has polled yet: each run polls at least once, however short its time.
     Running {
         packets_left: u32,
         deadline: Nanos,
         polled: bool,
     },
-    /// The rest is the softirq thread's.
+    /// The softirq thread polls the rest.
     HandedOver,
 }
 
-/// What a softirq run does next.
+/// The next step of a softirq run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub enum SoftirqStep {
@@ -64,26 +63,26 @@ pub enum SoftirqStep {
 pub enum HandOver {
     /// The run's packets or time are spent.
     Squeezed,
-    /// Only instances that hold on without packets are left.
+    /// Only instances that stay in poll mode without packets are left.
     OnlyHolding,
 }
 
 impl Softirq {
-    /// An empty list.
+    /// Returns an empty list.
     pub fn new(limits: SoftirqLimits) -> Self {
         Self::with_faults(limits, Sound)
     }
 }
 
 impl<F: Faults> Softirq<F> {
-    /// As [`Softirq::new`], with a deliberate fault for the checks.
+    /// Returns an empty list with a deliberate fault for the checks.
     pub fn with_faults(limits: SoftirqLimits, faults: F) -> Self {
         Self { limits, list: VecDeque::new(), phase: Phase::Idle, holding: 0, squeezes: 0, faults }
     }
 
-    /// Puts an instance at the end of the list. True: raise the softirq; it is neither raised nor running.
+    /// Appends an instance to the list. Returns whether to raise the softirq, which is neither raised nor running.
     ///
-    /// A list that was handed over to the thread is raised again: an interrupt does not wait for the scheduler.
+    /// If the list was handed over to the thread, the softirq is raised again: an interrupt does not wait for the scheduler.
     pub fn handle_schedule(&mut self, napi: NapiIndex) -> bool {
         self.list.push_back(Entry { napi, held: false });
         let raise = matches!(self.phase, Phase::Idle | Phase::HandedOver);
@@ -93,7 +92,7 @@ impl<F: Faults> Softirq<F> {
         raise
     }
 
-    /// A run begins, in the softirq or in the thread. Harmless if there is nothing to do.
+    /// Begins a run, in the softirq or in the thread. The list may be empty.
     pub fn begin_run(&mut self, now: Nanos) {
         self.holding = 0;
         for entry in &mut self.list {
@@ -103,7 +102,7 @@ impl<F: Faults> Softirq<F> {
         self.phase = Phase::Running { packets_left: self.limits.packets, deadline, polled: false };
     }
 
-    /// What the run does next.
+    /// Returns the next step of the run.
     pub fn next(&mut self, now: Nanos) -> SoftirqStep {
         let Phase::Running { packets_left, deadline, polled } = self.phase else { return SoftirqStep::Done };
         let end = if self.list.is_empty() {
@@ -124,7 +123,7 @@ impl<F: Faults> Softirq<F> {
         SoftirqStep::HandOver(end)
     }
 
-    /// A poll of `napi` is over: it took `work` packets, and the instance said what becomes of it.
+    /// Records the end of a poll of `napi` that took `work` packets.
     pub fn handle_polled(&mut self, napi: NapiIndex, work: u16, outcome: Outcome) {
         if let Phase::Running { packets_left, .. } = &mut self.phase {
             *packets_left = packets_left.saturating_sub(u32::from(work));
@@ -140,7 +139,7 @@ impl<F: Faults> Softirq<F> {
         }
     }
 
-    /// How many runs ended because their packets or time were spent, since this was asked last.
+    /// Returns the number of runs that ended because their packets or time were spent, and resets it.
     pub fn take_squeezes(&mut self) -> u64 {
         std::mem::take(&mut self.squeezes)
     }
@@ -152,17 +151,17 @@ impl<F: Faults> Softirq<F> {
         }
     }
 
-    /// How many instances are on the list.
+    /// Returns the number of instances on the list.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether nothing is on the list.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The instances on the list, the next one first.
+    /// Returns the instances on the list, the next one first.
     pub fn iter(&self) -> impl Iterator<Item = NapiIndex> + '_ {
         self.list.iter().map(|entry| entry.napi)
     }
@@ -226,7 +225,7 @@ mod tests {
             assert_eq!(softirq.next(us(0)), SoftirqStep::Poll(napi));
             softirq.handle_polled(napi, 0, if napi == A { Outcome::Holding } else { Outcome::Requeue });
         }
-        assert_eq!(softirq.next(us(0)), SoftirqStep::Poll(A), "B has more, so nobody waits for the thread");
+        assert_eq!(softirq.next(us(0)), SoftirqStep::Poll(A), "B has more packets, so the run goes on");
         softirq.handle_polled(A, 0, Outcome::Holding);
         assert_eq!(softirq.next(us(0)), SoftirqStep::Poll(B));
         softirq.handle_polled(B, 0, Outcome::Holding);

@@ -1,16 +1,16 @@
-//! The settings store: what was set for a queue stays set when the queue is torn down and created again, ID included.
+//! The settings store: the settings and the ID of a queue survive its removal and re-creation.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use crate::{NapiSettings, SettingsError};
 
-/// Where an instance is in its caller's plain array of instances.
+/// The index of an instance in its caller's array of instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NapiIndex(pub u32);
 
 impl NapiIndex {
-    /// As an index.
+    /// Returns the index.
     pub const fn as_usize(self) -> usize {
         self.0 as usize
     }
@@ -18,13 +18,13 @@ impl NapiIndex {
 
 /// The ID of an instance, as sockets carry it (`SO_INCOMING_NAPI_ID`).
 ///
-/// It belongs to a (device, queue) for ever and is never given to another one, so a stale ID finds either nothing or the
-/// same queue's present instance.
+/// It belongs to one (device, queue) and is never reused for another, so a stale ID finds either no instance or the present
+/// instance of the same queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NapiId(NonZeroU32);
 
 impl NapiId {
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u32 {
         self.0.get()
     }
@@ -43,7 +43,7 @@ pub struct QueueKey {
     pub queue: u32,
 }
 
-/// The settings of all queues, present and past, and the instances that live on them now.
+/// The settings of all queues, present and past, and their present instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Store {
     by_key: BTreeMap<QueueKey, NapiId>,
@@ -55,18 +55,18 @@ struct Slot {
     key: QueueKey,
     settings: NapiSettings,
     live: Option<NapiIndex>,
-    /// The instance's thread exists; once made it is kept until the instance goes.
+    /// The instance's thread exists; once created it stays until the instance is detached.
     thread: bool,
 }
 
-/// Why the store refused.
+/// Why the store rejected a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The settings make no sense together.
+    /// The settings are not valid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Two instances cannot live on one queue.
+    /// The queue has an instance.
     #[error("queue {queue} of device {device} has a NAPI instance already: detach that first", device = .0.device, queue = .0.queue)]
     AlreadyAttached(QueueKey),
     /// A thread that the change needs was not created, so nothing was changed.
@@ -74,10 +74,10 @@ pub enum StoreError {
     ThreadMissing(NapiId),
 }
 
-/// Settings that were checked but not made yet.
+/// A change of settings that was checked and not made yet.
 ///
-/// Create the threads it [needs](Self::threads_needed), then hand it to [`Store::commit`]; or drop it, and nothing has
-/// changed.
+/// Create the threads it [needs](Self::threads_needed), then pass it to [`Store::commit`]. Dropping it changes no
+/// setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a change has no effect until it is committed"]
 pub struct Change {
@@ -86,19 +86,19 @@ pub struct Change {
 }
 
 impl Change {
-    /// The live instances that need a thread which does not exist yet.
+    /// Returns the instances that need a thread which does not exist yet.
     pub fn threads_needed(&self) -> &[NapiId] {
         &self.threads_needed
     }
 }
 
 impl Store {
-    /// An empty store.
+    /// Returns an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The ID of a queue; one that was never heard of gets a new ID and the default settings.
+    /// Returns the ID of a queue; an unknown queue gets a new ID and the default settings.
     pub fn id(&mut self, key: QueueKey) -> NapiId {
         if let Some(id) = self.by_key.get(&key) {
             return *id;
@@ -110,11 +110,11 @@ impl Store {
         id
     }
 
-    /// An instance was created for a queue. Give it the settings, and if they say so its thread
-    /// ([`Store::handle_thread_created`]), before it is enabled.
+    /// Registers a new instance of a queue. Returns its ID and settings. If the settings need a thread, create it
+    /// ([`Store::handle_thread_created`]) before the instance is enabled.
     ///
     /// # Errors
-    /// If an instance lives there already.
+    /// If the queue has an instance.
     pub fn attach(&mut self, key: QueueKey, napi: NapiIndex) -> Result<(NapiId, NapiSettings), StoreError> {
         let id = self.id(key);
         let slot = &mut self.slots[id.slot()];
@@ -125,7 +125,7 @@ impl Store {
         Ok((id, slot.settings))
     }
 
-    /// The instance is about to be disabled and destroyed: from now on its ID finds nothing.
+    /// Removes an instance that is about to be disabled and destroyed: its ID finds no instance from now on.
     pub fn detach(&mut self, id: NapiId) {
         if let Some(slot) = self.slots.get_mut(id.slot()) {
             slot.live = None;
@@ -133,35 +133,35 @@ impl Store {
         }
     }
 
-    /// The thread of an instance exists.
+    /// Records that the thread of an instance exists.
     pub fn handle_thread_created(&mut self, id: NapiId) {
         if let Some(slot) = self.slots.get_mut(id.slot()) {
             slot.thread = slot.live.is_some();
         }
     }
 
-    /// The instance that has this ID, if it lives.
+    /// Returns the instance with this ID, if there is one.
     pub fn lookup(&self, id: NapiId) -> Option<NapiIndex> {
         self.slots.get(id.slot())?.live
     }
 
-    /// The settings of a queue, whether an instance lives there or not.
+    /// Returns the settings of a queue, with or without an instance.
     pub fn settings(&self, id: NapiId) -> Option<&NapiSettings> {
         self.slots.get(id.slot()).map(|slot| &slot.settings)
     }
 
-    /// The queue that an ID belongs to.
+    /// Returns the queue of an ID.
     pub fn key(&self, id: NapiId) -> Option<QueueKey> {
         self.slots.get(id.slot()).map(|slot| slot.key)
     }
 
-    /// The IDs of a device's queues, in the order of the queues.
+    /// Returns the IDs of a device's queues, in the order of the queues.
     pub fn device(&self, device: u32) -> impl Iterator<Item = NapiId> + '_ {
         let range = QueueKey { device, queue: 0 }..=QueueKey { device, queue: u32::MAX };
         self.by_key.range(range).map(|(_, id)| *id)
     }
 
-    /// Checks a change of the settings of some queues, all or nothing. Unknown IDs are left out.
+    /// Checks a change of the settings of some queues. Unknown IDs are left out.
     ///
     /// # Errors
     /// The first rule that any of the new settings breaks.
@@ -184,11 +184,11 @@ impl Store {
         Ok(prepared)
     }
 
-    /// Makes a prepared change. `created` are the threads that the caller created for it. The answer lists the live
-    /// instances and what to give to each one's [`handle_settings`](crate::Napi::handle_settings).
+    /// Makes a prepared change. `created` are the threads that the caller created for it. Returns the present instances with
+    /// the settings to pass to their [`handle_settings`](crate::Napi::handle_settings).
     ///
     /// # Errors
-    /// If a thread is missing; then nothing was changed.
+    /// If a thread is missing; no setting was changed.
     pub fn commit(&mut self, change: Change, created: &[NapiId]) -> Result<Vec<(NapiIndex, NapiSettings)>, StoreError> {
         let missing = |id: &&NapiId| !created.contains(id) && !self.slots[id.slot()].thread;
         if let Some(id) = change.threads_needed.iter().find(missing) {
@@ -234,7 +234,7 @@ mod tests {
         store.detach(id);
         assert_eq!(store.lookup(id), None);
         let change = store.prepare([id], |settings| settings.gro_flush_timeout = Nanos::from_micros(9)).expect("valid");
-        assert_eq!(store.commit(change, &[]), Ok(Vec::new()), "set while nobody lives there");
+        assert_eq!(store.commit(change, &[]), Ok(Vec::new()), "set while the queue has no instance");
         let (again, settings) = store.attach(key(2, 0), NapiIndex(5)).expect("free again");
         assert_eq!((again, settings.defer_hard_irqs, settings.gro_flush_timeout), (id, 7, Nanos::from_micros(9)));
         assert_eq!(store.lookup(id), Some(NapiIndex(5)));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_make_no_sense_change_nothing() {
+    fn invalid_settings_change_nothing() {
         let mut store = Store::new();
         let (id, _) = store.attach(key(1, 0), NapiIndex(0)).expect("free");
         let refused = store.prepare([id], |settings| settings.irq_suspend_timeout = Nanos::from_millis(20));

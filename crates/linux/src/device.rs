@@ -1,4 +1,4 @@
-//! Network devices of a namespace: names, addresses, and the veth peer on the other side.
+//! Network devices of a namespace: names, addresses, kinds and links.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::netlink::{Netlink, NetlinkError};
 
-/// Which device something is about. A device that was deleted and made again under its name is another one.
+/// The identity of a device: a device that was deleted and made again under the same name is another one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DeviceId {
     /// Its name.
     pub name: String,
-    /// The number that identifies it within its namespace.
+    /// Its index, unique within its namespace.
     pub ifindex: u32,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for DeviceId {
 /// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// The number that identifies it within its namespace.
+    /// Its index, unique within its namespace.
     pub ifindex: u32,
     /// Its name.
     pub name: String,
@@ -39,23 +39,23 @@ pub struct Device {
     pub loopback: bool,
     /// The kind of a virtual device (`veth`, `bridge`), `None` for hardware.
     pub kind: Option<String>,
-    /// The device it is tied to: a veth's peer, a VLAN's parent; its ifindex is that of the other namespace.
+    /// The index of the linked device (the peer of a veth device, the parent of a VLAN), in the namespace of that device.
     pub link: Option<u32>,
-    /// Whether that other device lives in another namespace.
+    /// Whether the linked device is in another namespace.
     pub link_elsewhere: bool,
-    /// How many receive queues it was made with.
+    /// The number of receive queues it was created with.
     pub rx_queues: u32,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Device {
-    /// What identifies it.
+    /// Returns its identity.
     pub fn id(&self) -> DeviceId {
         DeviceId { name: self.name.clone(), ifindex: self.ifindex }
     }
 
-    /// Whether it is one end of a veth pair.
+    /// Returns whether it is one end of a veth pair.
     pub fn is_veth(&self) -> bool {
         self.kind.as_deref() == Some("veth")
     }
@@ -64,10 +64,10 @@ impl Device {
 const IFF_UP: u32 = libc::IFF_UP as u32;
 const IFF_LOOPBACK: u32 = libc::IFF_LOOPBACK as u32;
 
-/// Every device of the namespace, by ifindex.
+/// Lists the devices of the namespace, by index.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// The kernel refuses.
 pub fn devices(netlink: &mut Netlink) -> Result<Vec<Device>, NetlinkError> {
     let request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::default());
     let mut found = netlink.dump("list network devices", &request, |(header, attrs)| {
@@ -93,10 +93,11 @@ pub fn devices(netlink: &mut Netlink) -> Result<Vec<Device>, NetlinkError> {
     Ok(found)
 }
 
-/// The hardware addresses of the namespace's devices that have one, by ifindex, as `aa:bb:cc:dd:ee:ff`.
+/// Lists the hardware addresses of the devices of the namespace, by index, as `aa:bb:cc:dd:ee:ff`. Devices without one are
+/// omitted.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// The kernel refuses.
 pub fn hardware_addresses(netlink: &mut Netlink) -> Result<BTreeMap<u32, String>, NetlinkError> {
     let request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::default());
     let found = netlink.dump("list network devices", &request, |(header, attrs)| {
@@ -107,23 +108,23 @@ pub fn hardware_addresses(netlink: &mut Netlink) -> Result<BTreeMap<u32, String>
     Ok(found.into_iter().collect())
 }
 
-/// Whether an XDP program has the packets of the device before the kernel's stack sees them.
+/// Returns whether an XDP program is attached to the device.
 ///
 /// # Errors
-/// When the kernel refuses to tell, or there is no such device.
+/// The kernel refuses, or there is no such device.
 pub fn has_xdp(netlink: &mut Netlink, ifindex: u32) -> Result<bool, NetlinkError> {
     let header = Ifinfomsg { ifi_index: ifindex.cast_signed(), ..Ifinfomsg::default() };
     let request = rt_link::Request::new().op_getlink_do(&header);
     let attached =
-        netlink.dump("look for an XDP program", &request, |(_, attrs)| attrs.get_xdp().ok()?.get_attached().ok())?;
+        netlink.dump("read the XDP program", &request, |(_, attrs)| attrs.get_xdp().ok()?.get_attached().ok())?;
     // XDP_ATTACHED_NONE
     Ok(attached.first().is_some_and(|mode| *mode != 0))
 }
 
-/// How many packets the device has received since it was made (`rtnetlink(7)`, IFLA_STATS64).
+/// Returns how many packets the device has received since it was created (`rtnetlink(7)`, IFLA_STATS64).
 ///
 /// # Errors
-/// When the kernel refuses, or there is no such device.
+/// The kernel refuses, or there is no such device.
 pub fn received_packets(netlink: &mut Netlink, ifindex: u32) -> Result<u64, NetlinkError> {
     let header = Ifinfomsg { ifi_index: ifindex.cast_signed(), ..Ifinfomsg::default() };
     let request = rt_link::Request::new().op_getlink_do(&header);
@@ -137,29 +138,29 @@ pub fn received_packets(netlink: &mut Netlink, ifindex: u32) -> Result<u64, Netl
     counted.first().copied().ok_or_else(none)
 }
 
-/// A device's addresses, with the lengths of their prefixes.
+/// Lists the addresses of a device, with the lengths of their prefixes.
 ///
 /// # Errors
-/// When the kernel refuses to list them.
+/// The kernel refuses.
 pub fn prefixes(netlink: &mut Netlink, device: &Device) -> Result<Vec<(IpAddr, u8)>, NetlinkError> {
     Ok(addresses(netlink)?.remove(&device.ifindex).unwrap_or_default())
 }
 
 fn addresses(netlink: &mut Netlink) -> Result<BTreeMap<u32, Vec<(IpAddr, u8)>>, NetlinkError> {
     let request = rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::default());
-    let pairs = netlink.dump("list addresses", &request, |(header, attrs)| {
-        // The local address; on a point-to-point link `address` is the peer's.
+    let found = netlink.dump("list addresses", &request, |(header, attrs)| {
+        // On a point-to-point link `address` is that of the peer.
         let address = attrs.get_local().or_else(|_| attrs.get_address()).ok()?;
         Some((header.ifa_index, (address, header.ifa_prefixlen)))
     })?;
     let mut by_device = BTreeMap::<u32, Vec<(IpAddr, u8)>>::new();
-    for (ifindex, address) in pairs {
+    for (ifindex, address) in found {
         by_device.entry(ifindex).or_default().push(address);
     }
     Ok(by_device)
 }
 
-/// Why there is no single device to work on.
+/// Why a device was not found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -167,27 +168,27 @@ pub enum DeviceError {
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     /// No device has that name.
-    #[error("there is no network device `{name}` in {place}: the devices are {known}")]
+    #[error("there is no network device `{name}` in {netns}: the devices are {known}")]
     Unknown {
         /// The name that was given.
         name: String,
-        /// The namespace.
-        place: String,
-        /// The names there are.
+        /// A description of the namespace.
+        netns: String,
+        /// The names of the existing devices.
         known: String,
     },
 }
 
-/// The device called `name`.
+/// Returns the device called `name`. `netns` describes the namespace for the error.
 ///
 /// # Errors
-/// When there is none; the message lists those there are.
-pub fn device_named(netlink: &mut Netlink, name: &str, place: &str) -> Result<Device, DeviceError> {
+/// There is none; the message lists the existing ones.
+pub fn device_named(netlink: &mut Netlink, name: &str, netns: &str) -> Result<Device, DeviceError> {
     let all = devices(netlink)?;
     let known = all.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");
     all.into_iter().find(|device| device.name == name).ok_or_else(|| DeviceError::Unknown {
         name: name.to_owned(),
-        place: place.to_owned(),
+        netns: netns.to_owned(),
         known,
     })
 }

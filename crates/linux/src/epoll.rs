@@ -1,4 +1,4 @@
-//! The busy-poll parameters of an epoll instance: writes, reads and probes them.
+//! The busy-poll parameters of an epoll instance.
 //!
 //! `EPIOCSPARAMS` and `EPIOCGPARAMS` (Linux 6.9) work on the epoll descriptor itself, with a `struct epoll_params` of
 //! eight bytes. Source: `ioctl_eventpoll(2)` and Linux `Documentation/networking/napi.rst`, "epoll-based busy polling".
@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use rustix::thread::CapabilitySet;
 
-/// The layout the kernel defines; the padding must be zero.
+/// `struct epoll_params`; the padding must be zero.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct EpollParams {
@@ -24,7 +24,7 @@ struct EpollParams {
 mod ioctl {
     use super::EpollParams;
 
-    /// The letter of the epoll calls among the kernel's ioctl numbers.
+    /// The type of the epoll calls in the kernel's ioctl numbers.
     const EPOLL: u8 = 0x8a;
 
     nix::ioctl_write_ptr!(set_params, EPOLL, 1, EpollParams);
@@ -43,25 +43,25 @@ pub enum EpollError {
         "an epoll busy-poll budget of {budget} packets needs CAP_NET_ADMIN: run as root or choose at most {UNPRIVILEGED_BUDGET}"
     )]
     BudgetNotPermitted {
-        /// The budget asked for.
+        /// The requested budget.
         budget: u16,
     },
-    /// The kernel has no such call, or was built without busy polling.
+    /// The kernel has no such ioctl, or was built without busy polling.
     #[error(
         "this kernel cannot set busy polling per epoll instance (EPIOCSPARAMS): use Linux 6.9 or newer with CONFIG_NET_RX_BUSY_POLL"
     )]
     Unsupported,
-    /// The descriptor is open, but it is no epoll instance.
+    /// The descriptor is open, but not an epoll instance.
     #[error("file descriptor {0} is not an epoll instance: pass one that epoll_create1 returned")]
     NotEpoll(i32),
-    /// Another refusal.
+    /// Any other failure.
     #[error("cannot {action} the busy-poll parameters of epoll instance {fd}: {source}")]
     Kernel {
         /// `set` or `read`.
         action: &'static str,
         /// The descriptor.
         fd: i32,
-        /// The kernel's answer.
+        /// The kernel's reason.
         source: io::Error,
     },
 }
@@ -69,7 +69,7 @@ pub enum EpollError {
 /// Sets the busy-poll parameters of the epoll instance `fd`.
 ///
 /// # Errors
-/// [`EpollError`]; the ranges, and a budget that this process may not choose, are refused before the kernel is asked.
+/// [`EpollError`]. Values out of range, and a budget that this process may not choose, are refused without a system call.
 pub fn set(fd: BorrowedFd<'_>, busy_poll: &EpollBusyPoll) -> Result<(), EpollError> {
     busy_poll.validate()?;
     check_budget(busy_poll.budget)?;
@@ -84,7 +84,7 @@ pub fn set(fd: BorrowedFd<'_>, busy_poll: &EpollBusyPoll) -> Result<(), EpollErr
     )
 }
 
-/// Takes the parameters of the epoll instance `fd` away: it is as a new one, and `net.core.busy_poll` decides.
+/// Clears the parameters of the epoll instance `fd`, so that `net.core.busy_poll` applies, as for a new one.
 ///
 /// # Errors
 /// [`EpollError`].
@@ -93,11 +93,11 @@ pub fn clear(fd: BorrowedFd<'_>) -> Result<(), EpollError> {
 }
 
 fn put(fd: BorrowedFd<'_>, params: EpollParams) -> Result<(), EpollError> {
-    // SAFETY: `params` has the layout the call expects and lives through it; `fd` is open.
+    // SAFETY: `params` has the layout that the call reads and is valid for it; `fd` is open.
     let answer = unsafe { ioctl::set_params(fd.as_raw_fd(), &raw const params) };
     match answer {
         Ok(_) => Ok(()),
-        // A capability in a user namespace looks like the real one from inside; only the kernel's answer counts.
+        // A capability in a user namespace appears to be sufficient, but the kernel requires the initial namespace.
         Err(Errno::EPERM) => Err(EpollError::BudgetNotPermitted { budget: params.busy_poll_budget }),
         Err(errno) => Err(refused("set", fd, errno)),
     }
@@ -105,13 +105,13 @@ fn put(fd: BorrowedFd<'_>, params: EpollParams) -> Result<(), EpollError> {
 
 /// Reads the busy-poll parameters of the epoll instance `fd`.
 ///
-/// A new instance has all of them zero, a budget of 0 included, which stands for the kernel's default of 8 packets.
+/// All of a new instance are zero; a budget of 0 means the kernel's default of 8 packets.
 ///
 /// # Errors
 /// [`EpollError`].
 pub fn get(fd: BorrowedFd<'_>) -> Result<EpollBusyPoll, EpollError> {
     let mut params = EpollParams::default();
-    // SAFETY: `params` has the layout the call fills in and lives through it; `fd` is open.
+    // SAFETY: `params` has the layout that the call writes and is valid for it; `fd` is open.
     unsafe { ioctl::get_params(fd.as_raw_fd(), &raw mut params) }.map_err(|errno| refused("read", fd, errno))?;
     Ok(EpollBusyPoll {
         usecs: params.busy_poll_usecs,
@@ -120,11 +120,11 @@ pub fn get(fd: BorrowedFd<'_>) -> Result<EpollBusyPoll, EpollError> {
     })
 }
 
-/// Whether this kernel lets busy polling be set per epoll instance: asks one that is made for it, whatever the
-/// kernel's version says.
+/// Returns whether this kernel has busy-poll parameters per epoll instance. Tries a new instance, because distributions backport
+/// features to older versions.
 ///
 /// # Errors
-/// [`EpollError::Kernel`] when the question itself failed, such as for want of descriptors.
+/// [`EpollError::Kernel`] if the probe itself failed, for example for lack of descriptors.
 pub fn supported() -> Result<bool, EpollError> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| EpollError::Kernel {
         action: "probe",
@@ -133,22 +133,22 @@ pub fn supported() -> Result<bool, EpollError> {
     })?;
     match get(epoll.0.as_fd()) {
         Ok(_) => Ok(true),
-        // The descriptor surely is an epoll instance, so "not a call for this descriptor" means "no such call".
+        // The descriptor is an epoll instance, so ENOTTY means that the kernel has no such ioctl.
         Err(EpollError::Unsupported | EpollError::NotEpoll(_)) => Ok(false),
         Err(other) => Err(other),
     }
 }
 
-/// Sets for how long a blocking receive on the socket `fd` polls its own queue before it sleeps (`SO_BUSY_POLL`,
-/// `socket(7)`); the kernel counts in whole microseconds, and a time is rounded up to the next.
+/// Sets how long a blocking receive on the socket `fd` polls its own queue before it sleeps (`SO_BUSY_POLL`, `socket(7)`).
+/// The time is rounded up to whole microseconds.
 ///
 /// # Errors
-/// The kernel's answer; `EPERM` when the time is above `net.core.busy_read` and the process lacks `CAP_NET_ADMIN`,
-/// `EINVAL` when it is above 2^31 us.
+/// The kernel's error: `EPERM` if the time is above `net.core.busy_read` and the process lacks `CAP_NET_ADMIN`, `EINVAL` if it
+/// is above 2^31 us.
 pub fn set_socket_busy_poll(fd: BorrowedFd<'_>, span: Nanos) -> io::Result<()> {
     let usecs =
         i32::try_from(span.as_nanos().div_ceil(1_000)).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    // SAFETY: the option's value is one int, which lives through the call; `fd` is open.
+    // SAFETY: the option's value is one int, which is valid for the call; `fd` is open.
     let answer = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -161,12 +161,12 @@ pub fn set_socket_busy_poll(fd: BorrowedFd<'_>, span: Nanos) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Refuses a budget that the kernel would, where that can be known beforehand.
+/// Refuses a budget that the kernel would refuse for lack of a capability.
 fn check_budget(budget: u16) -> Result<(), EpollError> {
     if budget <= UNPRIVILEGED_BUDGET {
         return Ok(());
     }
-    // When the capabilities cannot be read, the kernel's own check has the last word.
+    // If the capabilities cannot be read, the kernel checks.
     let lacking =
         rustix::thread::capabilities(None).is_ok_and(|sets| !sets.effective.contains(CapabilitySet::NET_ADMIN));
     if lacking { Err(EpollError::BudgetNotPermitted { budget }) } else { Ok(()) }
@@ -175,15 +175,15 @@ fn check_budget(budget: u16) -> Result<(), EpollError> {
 fn refused(action: &'static str, fd: BorrowedFd<'_>, errno: Errno) -> EpollError {
     match errno {
         Errno::EOPNOTSUPP | Errno::ENOSYS => EpollError::Unsupported,
-        // Every file answers ENOTTY to a call it does not know: an epoll instance of an older kernel as well.
+        // Any file returns ENOTTY for an unknown ioctl, also an epoll instance of an older kernel.
         Errno::ENOTTY if is_epoll(fd) => EpollError::Unsupported,
-        // A descriptor that only names a file (O_PATH) answers EBADF.
+        // A descriptor opened with O_PATH returns EBADF.
         Errno::ENOTTY | Errno::EINVAL | Errno::EBADF if !is_epoll(fd) => EpollError::NotEpoll(fd.as_raw_fd()),
         errno => EpollError::Kernel { action, fd: fd.as_raw_fd(), source: errno.into() },
     }
 }
 
-/// Whether the kernel names the open file an epoll instance.
+/// Returns whether `/proc` shows the open file as an epoll instance.
 fn is_epoll(fd: BorrowedFd<'_>) -> bool {
     std::fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()))
         .is_ok_and(|target| target.as_os_str() == "anon_inode:[eventpoll]")
@@ -198,46 +198,46 @@ mod tests {
         Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("an epoll instance")
     }
 
-    fn lacks_support() -> bool {
-        let lacks = !supported().expect("the probe runs");
-        if lacks {
+    fn is_unsupported() -> bool {
+        let unsupported = !supported().expect("the probe runs");
+        if unsupported {
             eprintln!("skipped: this kernel has no EPIOCSPARAMS");
         }
-        lacks
+        unsupported
     }
 
     proptest! {
         #[test]
         fn what_is_set_is_read_back(usecs in 0..=i32::MAX as u32, budget in 1..=UNPRIVILEGED_BUDGET, prefer: bool) {
-            if !lacks_support() {
-                let (epoll, asked) = (new_epoll(), EpollBusyPoll { usecs, budget, prefer });
-                set(epoll.0.as_fd(), &asked).expect("set");
-                prop_assert_eq!(get(epoll.0.as_fd()).expect("get"), asked);
+            if !is_unsupported() {
+                let (epoll, params) = (new_epoll(), EpollBusyPoll { usecs, budget, prefer });
+                set(epoll.0.as_fd(), &params).expect("set");
+                prop_assert_eq!(get(epoll.0.as_fd()).expect("get"), params);
             }
         }
     }
 
     #[test]
     fn wrong_parameters_change_nothing() {
-        if lacks_support() {
+        if is_unsupported() {
             return;
         }
         let epoll = new_epoll();
         let before = get(epoll.0.as_fd()).expect("get");
         for wrong in [(0, 0), (u32::MAX, 8)] {
-            let asked = EpollBusyPoll { usecs: wrong.0, budget: wrong.1, prefer: true };
-            assert!(matches!(set(epoll.0.as_fd(), &asked), Err(EpollError::Settings(_))), "{asked:?}");
+            let params = EpollBusyPoll { usecs: wrong.0, budget: wrong.1, prefer: true };
+            assert!(matches!(set(epoll.0.as_fd(), &params), Err(EpollError::Settings(_))), "{params:?}");
         }
         assert_eq!(get(epoll.0.as_fd()).expect("get"), before);
     }
 
     #[test]
-    fn a_large_budget_without_the_capability_is_refused_with_the_reason() {
-        if lacks_support() {
+    fn a_large_budget_without_the_capability_is_refused() {
+        if is_unsupported() {
             return;
         }
         let large = EpollBusyPoll { usecs: 64, budget: UNPRIVILEGED_BUDGET + 1, prefer: true };
-        // Capabilities are per thread: dropping one here touches no other test.
+        // Capabilities are per thread: dropping one here does not affect other tests.
         let refused = std::thread::spawn(move || {
             let mut sets = rustix::thread::capabilities(None).expect("capabilities are readable");
             sets.effective.remove(CapabilitySet::NET_ADMIN);
@@ -250,13 +250,13 @@ mod tests {
     }
 
     #[test]
-    fn another_file_is_named_as_no_epoll_instance() {
+    fn another_file_is_reported_as_not_an_epoll_instance() {
         let file = tempfile::tempfile().expect("a file");
         assert!(matches!(get(file.as_fd()), Err(EpollError::NotEpoll(fd)) if fd == file.as_raw_fd()));
     }
 
     #[test]
-    fn a_socket_takes_its_busy_poll_time_in_rounded_up_microseconds() {
+    fn the_busy_poll_time_of_a_socket_is_rounded_up_to_microseconds() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
         match set_socket_busy_poll(socket.as_fd(), Nanos::from_nanos(49_001)) {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => eprintln!("skipped: no CAP_NET_ADMIN"),
@@ -264,7 +264,7 @@ mod tests {
                 answer.expect("set");
                 let mut value = 0i32;
                 let mut length = size_of::<i32>() as libc::socklen_t;
-                // SAFETY: both pointers are to live values of the sizes given.
+                // SAFETY: both pointers are valid for values of the given sizes.
                 let got = unsafe {
                     libc::getsockopt(
                         socket.as_raw_fd(),

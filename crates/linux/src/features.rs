@@ -7,20 +7,20 @@ use netlink_bindings::ethtool;
 use crate::ethtool::abi;
 use crate::netlink::{Netlink, NetlinkError};
 
-/// Generic receive offload: on a veth, the switch that gives it a NAPI instance.
+/// Generic receive offload. A veth device has a NAPI instance only with it.
 pub const RX_GRO: &str = "rx-gro";
-/// Checksums left to the NIC: what comes over a veth then has none.
+/// Transmit checksums left to the device: packets over a veth pair then have none.
 pub const TX_CHECKSUMS: &str = "tx-checksum-ip-generic";
-/// TCP segmentation offload: a veth peer that sends unsegmented packets bypasses the receiver's NAPI.
+/// TCP segmentation offload. Unsegmented packets of a veth peer bypass the receiver's NAPI instance.
 pub const TX_TCP_SEGMENTATION: &str = "tx-tcp-segmentation";
-/// The other parts of what `ethtool -K DEV tso off` turns off.
+/// The features that `ethtool -K DEV tso off` turns off.
 pub const TX_TCP_SEGMENTATION_FAMILY: [&str; 4] =
     [TX_TCP_SEGMENTATION, "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"];
 
-/// The features of the device, by their ethtool names, and whether each is active.
+/// Reads the features of the device, by their ethtool names, and whether each is active.
 ///
 /// # Errors
-/// When there is no such device or no ethtool netlink.
+/// There is no such device or no ethtool netlink.
 pub fn features(netlink: &mut Netlink, device: &str) -> Result<BTreeMap<String, bool>, NetlinkError> {
     let mut request = ethtool::Request::new().op_features_get_do();
     request.header_mut().cmd = abi::FEATURES_GET;
@@ -47,10 +47,10 @@ pub fn features(netlink: &mut Netlink, device: &str) -> Result<BTreeMap<String, 
     Ok(found.pop().unwrap_or_default())
 }
 
-/// Turns features on or off. Names that the device does not have are an error of the kernel's.
+/// Turns features on or off.
 ///
 /// # Errors
-/// When there is no such device or feature, the caller lacks `CAP_NET_ADMIN`, or the driver keeps it as it is.
+/// There is no such device or feature, the caller lacks `CAP_NET_ADMIN`, or the driver does not change the feature.
 pub fn set_features(netlink: &mut Netlink, device: &str, wanted: &[(&str, bool)]) -> Result<(), NetlinkError> {
     let mut request = ethtool::Request::new().op_features_set_do();
     request.header_mut().cmd = abi::FEATURES_SET;
@@ -73,7 +73,7 @@ pub fn set_features(netlink: &mut Netlink, device: &str, wanted: &[(&str, bool)]
         None => Ok(()),
         Some((name, on)) => Err(NetlinkError::Refused {
             action: format!("turn {name} {} on {device}", if *on { "on" } else { "off" }),
-            reason: "its driver keeps it as it is".to_owned(),
+            reason: "its driver does not change it".to_owned(),
             errno: None,
         }),
     }

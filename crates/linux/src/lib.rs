@@ -1,12 +1,12 @@
-//! The kernel's own NAPI: reads, probes and changes its delivery settings, and counts what they do.
+//! The kernel's own NAPI: its delivery settings, read, probed and changed, and counters of their effect.
 
-pub mod apply;
 pub mod counters;
 pub mod cpu;
 pub mod device;
 pub mod epoll;
 pub mod ethtool;
 pub mod features;
+pub mod kernel;
 pub mod library;
 pub mod machine;
 pub mod monitor;
@@ -20,7 +20,5 @@ pub mod process;
 pub mod spawn;
 pub mod steer;
 pub mod tracefs;
-pub mod units;
 pub mod verdict;
-pub mod veth;
 mod xps;

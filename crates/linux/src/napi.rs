@@ -1,26 +1,29 @@
-//! NAPI instances of a namespace: which there are, their settings, and changing them.
+//! NAPI instances of a namespace and their settings.
 //!
 //! Source: Linux `Documentation/networking/napi.rst` and `Documentation/netlink/specs/netdev.yaml`.
 
 use std::collections::BTreeMap;
 
 use abey_delivery::{Nanos, NapiSettings, PollContext};
+
+pub use abey_delivery::NapiChange;
+
 use netlink_bindings::netdev::{self, NapiThreaded, QueueType};
 
 use crate::netlink::{Netlink, NetlinkError};
 
 /// A NAPI instance as the kernel reports it.
 ///
-/// A setting is `None` where this kernel does not report it per NAPI instance.
+/// A setting is `None` if this kernel does not report it per NAPI instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Napi {
     /// The ID that sockets report as `SO_INCOMING_NAPI_ID`; unique in the whole machine.
     pub id: u32,
     /// The device it belongs to.
     pub ifindex: u32,
-    /// Its interrupt, where it has one.
+    /// Its interrupt, if it has one.
     pub irq: Option<u32>,
-    /// The thread that polls it, where it is threaded.
+    /// The thread that polls it, if it is threaded.
     pub thread: Option<u32>,
     /// See [`NapiSettings::defer_hard_irqs`].
     pub defer_hard_irqs: Option<u32>,
@@ -28,12 +31,12 @@ pub struct Napi {
     pub gro_flush_timeout: Option<Nanos>,
     /// See [`NapiSettings::irq_suspend_timeout`].
     pub irq_suspend_timeout: Option<Nanos>,
-    /// Who polls.
+    /// See [`NapiSettings::context`].
     pub context: Option<PollContext>,
 }
 
 impl Napi {
-    /// The settings, with the kernel's default for what it does not report.
+    /// Returns the settings, with the kernel's defaults for those that it does not report.
     pub fn settings(&self) -> NapiSettings {
         NapiSettings {
             defer_hard_irqs: self.defer_hard_irqs.unwrap_or(0),
@@ -45,58 +48,14 @@ impl Napi {
     }
 }
 
-/// Which settings of one NAPI instance to change; `None` leaves one alone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NapiChange {
-    /// See [`NapiSettings::defer_hard_irqs`].
-    pub defer_hard_irqs: Option<u32>,
-    /// See [`NapiSettings::gro_flush_timeout`].
-    pub gro_flush_timeout: Option<Nanos>,
-    /// See [`NapiSettings::irq_suspend_timeout`].
-    pub irq_suspend_timeout: Option<Nanos>,
-    /// Who shall poll.
-    pub context: Option<PollContext>,
-}
-
-impl NapiChange {
-    /// What leads from `old` to `new`: only what differs, so that a setting this kernel lacks is not touched in vain.
-    pub fn between(old: &NapiSettings, new: &NapiSettings) -> Self {
-        fn differs<T: PartialEq + Copy>(old: T, new: T) -> Option<T> {
-            (old != new).then_some(new)
-        }
-        Self {
-            defer_hard_irqs: differs(old.defer_hard_irqs, new.defer_hard_irqs),
-            gro_flush_timeout: differs(old.gro_flush_timeout, new.gro_flush_timeout),
-            irq_suspend_timeout: differs(old.irq_suspend_timeout, new.irq_suspend_timeout),
-            context: differs(old.context, new.context),
-        }
-    }
-
-    /// `old` with the change made.
-    pub fn applied_to(&self, old: &NapiSettings) -> NapiSettings {
-        NapiSettings {
-            defer_hard_irqs: self.defer_hard_irqs.unwrap_or(old.defer_hard_irqs),
-            gro_flush_timeout: self.gro_flush_timeout.unwrap_or(old.gro_flush_timeout),
-            irq_suspend_timeout: self.irq_suspend_timeout.unwrap_or(old.irq_suspend_timeout),
-            context: self.context.unwrap_or(old.context),
-            hold: old.hold,
-        }
-    }
-
-    /// Whether it changes nothing.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 /// The longest time that fits the netlink attributes: 32 bits of nanoseconds, about 4.29 s.
 pub const LONGEST_TIMEOUT: Nanos = Nanos::from_nanos(u32::MAX as u64);
 
-/// The NAPI instances of one device, or of every device of the namespace, in the order of their IDs, which is the
-/// order in which a driver registered them: queue 0 first.
+/// Lists the NAPI instances of one device, or of every device of the namespace, by ID. That is the order in which a driver
+/// registered them: queue 0 first.
 ///
 /// # Errors
-/// When this kernel has no netdev netlink family, or it refuses.
+/// This kernel has no netdev netlink family, or it refuses.
 pub fn napis(netlink: &mut Netlink, ifindex: Option<u32>) -> Result<Vec<Napi>, NetlinkError> {
     let mut request = netdev::Request::new().op_napi_get_dump();
     if let Some(ifindex) = ifindex {
@@ -107,10 +66,10 @@ pub fn napis(netlink: &mut Netlink, ifindex: Option<u32>) -> Result<Vec<Napi>, N
     Ok(found)
 }
 
-/// The NAPI instance with this ID.
+/// Reads the NAPI instance with this ID.
 ///
 /// # Errors
-/// When this namespace has none with this ID, or the kernel refuses.
+/// This namespace has none with this ID, or the kernel refuses.
 pub fn napi(netlink: &mut Netlink, id: u32) -> Result<Napi, NetlinkError> {
     let mut request = netdev::Request::new().op_napi_get_do();
     request.encode().push_id(id);
@@ -140,10 +99,10 @@ fn decode(attrs: &netdev::IterableNapi<'_>) -> Option<Napi> {
     })
 }
 
-/// Changes the settings of one NAPI instance. The kernel takes all of them or none.
+/// Changes the settings of one NAPI instance. The kernel changes all of them or none.
 ///
 /// # Errors
-/// When the instance is gone, the caller lacks `CAP_NET_ADMIN`, or a value does not fit.
+/// The instance does not exist, the caller lacks `CAP_NET_ADMIN`, or a value is out of range.
 pub fn set_napi(netlink: &mut Netlink, id: u32, change: &NapiChange) -> Result<(), NetlinkError> {
     let action = format!("change the settings of NAPI {id}");
     let fit = |value: Option<Nanos>| match value {
@@ -184,33 +143,33 @@ pub fn set_napi(netlink: &mut Netlink, id: u32, change: &NapiChange) -> Result<(
     netlink.change(&action, &request)
 }
 
-/// A receive queue, and the NAPI instance that serves it.
+/// A receive queue and its NAPI instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueNapi {
-    /// The queue's number.
+    /// The index of the queue.
     pub queue: u32,
     /// The instance.
     pub napi: Option<u32>,
-    /// Whether the driver named it; else instances are taken to have been registered in the order of the queues.
+    /// Whether the driver reports it; otherwise the instances are assumed to be in the order of the queues.
     pub named: bool,
 }
 
-/// Which NAPI instance serves which receive queue of a device.
+/// Returns the NAPI instance of each receive queue of a device.
 ///
-/// Drivers that name the NAPI of a queue are believed; for those that do not (veth), instances are taken to have been
-/// registered in the order of the queues.
+/// For a driver that does not report the NAPI instances of its queues (veth), the instances are assumed to be in the order of
+/// the queues.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// The kernel refuses.
 pub fn rx_queues(netlink: &mut Netlink, ifindex: u32) -> Result<BTreeMap<u32, u32>, NetlinkError> {
     let links = queue_napis(netlink, ifindex)?;
     Ok(links.into_iter().filter_map(|link| Some((link.queue, link.napi?))).collect())
 }
 
-/// The receive queues of a device by number, each with the NAPI instance that serves it, as [`rx_queues`] finds it.
+/// Lists the receive queues of a device, each with its NAPI instance as in [`rx_queues`].
 ///
 /// # Errors
-/// When the kernel refuses.
+/// The kernel refuses.
 pub fn queue_napis(netlink: &mut Netlink, ifindex: u32) -> Result<Vec<QueueNapi>, NetlinkError> {
     let mut request = netdev::Request::new().op_queue_get_dump();
     request.encode().push_ifindex(ifindex);

@@ -1,4 +1,4 @@
-//! Network namespaces: names one, enters one, makes one that vanishes with its last user.
+//! Network namespaces: by name or by process, entered for a call, or made without a name.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 /// An open network namespace.
 ///
-/// Namespaces made here have no name: they exist as long as this value, a process or a socket in them does, so nothing
+/// A namespace made by [`NetNs::create`] has no name: it exists as long as this value, a process or a socket in it, so nothing
 /// is left behind however a program ends. See `network_namespaces(7)`.
 #[derive(Debug)]
 pub struct NetNs {
@@ -28,17 +28,17 @@ pub enum NetNsError {
     Unknown {
         /// The name that was given.
         name: String,
-        /// Where it was looked for.
+        /// The path of its name.
         path: PathBuf,
-        /// What the kernel said.
+        /// The system's reason.
         source: io::Error,
     },
-    /// A process has gone, or may not be looked at.
+    /// The process does not exist any more, or the caller lacks the privilege.
     #[error("cannot open the network namespace of process {pid}: {source}; is it running, and are you root?")]
     Process {
         /// The process.
         pid: u32,
-        /// What the kernel said.
+        /// The system's reason.
         source: io::Error,
     },
     /// Making or entering a namespace is not allowed.
@@ -46,30 +46,30 @@ pub enum NetNsError {
     Denied {
         /// `make` or `enter`.
         action: &'static str,
-        /// What the kernel said.
+        /// The system's reason.
         source: io::Error,
     },
 }
 
 impl NetNs {
-    /// The namespace of the calling thread.
+    /// Opens the namespace of the calling thread.
     ///
     /// # Errors
-    /// When `/proc` is not mounted.
+    /// `/proc` is not mounted.
     pub fn current() -> Result<Self, NetNsError> {
         let denied = |source| NetNsError::Denied { action: "open", source };
         let file = File::open("/proc/thread-self/ns/net").map_err(denied)?;
         Ok(Self { file, description: "this network namespace".to_owned() })
     }
 
-    /// The namespace that `ip netns` knows by `name`.
+    /// Opens the namespace that `ip netns` lists as `name`.
     ///
     /// # Errors
-    /// When there is none.
+    /// There is none.
     pub fn named(name: &str) -> Result<Self, NetNsError> {
         let path = Path::new("/run/netns").join(name);
         let unknown = |source| NetNsError::Unknown { name: name.to_owned(), path: path.clone(), source };
-        // A name is one path component: `..` or `a/b` would open something that is no namespace at all.
+        // A name is one path component: `..` or `a/b` would open another file.
         if name.is_empty() || name == "." || name == ".." || name.contains('/') {
             return Err(unknown(io::ErrorKind::InvalidInput.into()));
         }
@@ -77,16 +77,16 @@ impl NetNs {
         Ok(Self { file, description: format!("network namespace {name}") })
     }
 
-    /// The namespace that process `pid` lives in.
+    /// Opens the namespace of process `pid`.
     ///
     /// # Errors
-    /// When the process has gone or may not be looked at.
+    /// The process does not exist any more, or the caller lacks the privilege.
     pub fn of_process(pid: u32) -> Result<Self, NetNsError> {
         let file = File::open(format!("/proc/{pid}/ns/net")).map_err(|source| NetNsError::Process { pid, source })?;
         Ok(Self { file, description: format!("the network namespace of process {pid}") })
     }
 
-    /// A new, empty namespace without a name. Its loopback device is down.
+    /// Makes an empty namespace without a name. Its loopback device is down.
     ///
     /// # Errors
     /// Without `CAP_SYS_ADMIN`.
@@ -96,19 +96,19 @@ impl NetNs {
             unshare(CloneFlags::CLONE_NEWNET)?;
             File::open("/proc/thread-self/ns/net")
         });
-        Ok(Self { file: made.map_err(denied)?, description: "a network namespace of our own".to_owned() })
+        Ok(Self { file: made.map_err(denied)?, description: "an unnamed network namespace".to_owned() })
     }
 
-    /// Runs `work` on a thread inside the namespace and gives its result. Sockets that are opened there stay there.
+    /// Runs `work` on a thread inside the namespace and returns its result. Sockets opened by `work` stay in the namespace.
     ///
     /// # Errors
     /// Without `CAP_SYS_ADMIN` over the namespace.
     ///
     /// # Panics
-    /// When `work` does.
+    /// If `work` does.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetNsError> {
         let denied = |source| NetNsError::Denied { action: "enter", source };
-        // Entering the namespace one is in already needs no privilege, so that reading works for everybody.
+        // No thread needed, so that reading the own namespace works without privilege.
         if Self::current()?.inode() == self.inode() {
             return Ok(work());
         }
@@ -119,15 +119,15 @@ impl NetNs {
         .map_err(denied)
     }
 
-    /// A directory of the namespace's own `/sys`, on a mount that nobody else can see.
+    /// Opens the root of the namespace's own `/sys`, on a detached mount.
     ///
-    /// sysfs shows the devices of the namespace it was mounted in, not of the reader, so each namespace needs its own.
-    /// Without the privilege to mount, the calling thread's own namespace has the `/sys` that is there.
+    /// sysfs shows the devices of the namespace it was mounted in, not of the reader, so each namespace needs its own mount.
+    /// Without the privilege to mount, the mounted `/sys` serves for the calling thread's own namespace.
     ///
     /// # Errors
     /// Without `CAP_SYS_ADMIN`, unless it is the calling thread's own namespace.
     pub fn sysfs(&self) -> Result<File, NetNsError> {
-        let denied = |source: io::Error| NetNsError::Denied { action: "look at /sys of", source };
+        let denied = |source: io::Error| NetNsError::Denied { action: "read /sys of", source };
         let mounted = self.run(|| -> io::Result<File> {
             let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
             fsconfig_create(context.as_fd())?;
@@ -143,12 +143,12 @@ impl NetNs {
         }
     }
 
-    /// The number that identifies the namespace until the machine restarts, as `ls -l /proc/self/ns` shows it.
+    /// Returns the inode number, which identifies the namespace until the machine restarts (`ls -l /proc/self/ns`).
     pub fn inode(&self) -> u64 {
         self.file.metadata().map_or(0, |meta| meta.ino())
     }
 
-    /// The namespace in words, for messages.
+    /// Returns the namespace in words, for messages.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -160,17 +160,17 @@ impl AsFd for NetNs {
     }
 }
 
-/// Every namespace that can be found: those with a name and those that a process lives in, each once.
+/// Returns every namespace that has a name or a process, each once.
 pub fn all() -> Vec<NetNs> {
     let entries = |path: &str| std::fs::read_dir(path).into_iter().flatten().flatten();
     let named = entries("/run/netns").filter_map(|entry| NetNs::named(entry.file_name().to_str()?).ok());
     let numbers = entries("/proc").filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let lived_in = numbers.filter_map(|pid| NetNs::of_process(pid).ok());
+    let of_processes = numbers.filter_map(|pid| NetNs::of_process(pid).ok());
     let mut seen = std::collections::BTreeSet::new();
-    named.chain(lived_in).filter(|netns| seen.insert(netns.inode())).collect()
+    named.chain(of_processes).filter(|netns| seen.insert(netns.inode())).collect()
 }
 
-/// Runs `work` on a thread of its own: a namespace is left by ending the thread, which cannot fail.
+/// Runs `work` on a new thread: a thread leaves its namespace by ending, which cannot fail.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| match scope.spawn(work).join() {
         Ok(result) => result,

@@ -1,11 +1,11 @@
-//! What this kernel can do: asked, never derived from a version number, because distributions backport.
+//! The capabilities of this kernel, probed rather than derived from its version, because distributions backport features.
 
 use netlink_bindings::nlctrl;
 use netlink_bindings::utils::IterableChunks;
 
 use crate::netlink::{Netlink, NetlinkError};
 
-/// Which settings this kernel keeps per NAPI instance.
+/// The settings that this kernel has per NAPI instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NapiCapabilities {
     /// NAPI instances can be listed (Linux 6.8).
@@ -16,7 +16,7 @@ pub struct NapiCapabilities {
     pub suspend: bool,
     /// Threaded polling can be set per instance (Linux 6.17).
     pub threaded: bool,
-    /// Threaded polling can be told never to sleep (Linux 6.19).
+    /// Threaded polling without sleep can be set (Linux 6.19).
     pub threaded_busy: bool,
 }
 
@@ -37,13 +37,12 @@ mod policy_abi {
     pub(super) const TYPE_MASK: u16 = 12;
 }
 
-/// Asks the kernel which attributes its `napi-set` operation accepts, and how large a value.
+/// Reads which attributes and values the kernel's `napi-set` operation accepts.
 ///
-/// The generic netlink controller publishes the validation policy of each operation; that is the interface itself
-/// speaking, where trying a setting out would change the machine.
+/// The generic netlink controller publishes the validation policy of each operation, so no setting has to be tried out.
 ///
 /// # Errors
-/// When the kernel refuses for another reason than not having the interface.
+/// The kernel refuses for another reason than the lack of the interface.
 pub fn napi_capabilities(netlink: &mut Netlink) -> Result<NapiCapabilities, NetlinkError> {
     let list = match crate::napi::napis(netlink, None) {
         Ok(_) => true,

@@ -1,8 +1,8 @@
-//! Finds tracefs and looks tracepoints up in it, without changing anything anybody else can see.
+//! tracefs, and the tracepoints in it. Nothing visible to other processes is changed.
 //!
-//! A tracefs that is mounted already is used where it is. Otherwise a *detached* mount is made with `fsopen`,
+//! A mounted tracefs is used. Otherwise a *detached* mount is made with `fsopen`,
 //! `fsconfig` and `fsmount` (Linux 5.2): it is reachable only through its file descriptor, appears in no mount table and
-//! goes away with the descriptor. See the kernel's `Documentation/trace/ftrace.rst` and `events.rst` for the files.
+//! ends with the descriptor. See the kernel's `Documentation/trace/ftrace.rst` and `events.rst` for the files.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-/// What went wrong with tracefs.
+/// Why tracefs could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TracefsError {
@@ -40,12 +40,12 @@ pub enum TracefsError {
         /// The system's reason.
         source: io::Error,
     },
-    /// A file of tracefs holds something unexpected.
+    /// A file of tracefs has unexpected content.
     #[error("{path} in tracefs holds {text:?} where a number was expected")]
     Parse {
         /// The path relative to the root of tracefs.
         path: String,
-        /// What was read.
+        /// The content.
         text: String,
     },
 }
@@ -61,8 +61,8 @@ impl Tracefs {
     /// Opens the tracefs that is mounted on this machine, or a detached mount of it.
     ///
     /// # Errors
-    /// [`TracefsError::NoPermission`] without CAP_SYS_ADMIN when tracefs is not mounted or not readable;
-    /// [`TracefsError::NotBuilt`] when the kernel has none.
+    /// [`TracefsError::NoPermission`] without CAP_SYS_ADMIN if tracefs is not mounted or not readable;
+    /// [`TracefsError::NotBuilt`] if the kernel has none.
     pub fn open() -> Result<Self, TracefsError> {
         match Self::mounted() {
             Some(Ok(root)) => Ok(Self { root, detached: false }),
@@ -70,7 +70,7 @@ impl Tracefs {
         }
     }
 
-    /// Makes a detached mount even where tracefs is mounted.
+    /// Makes a detached mount even if tracefs is mounted.
     ///
     /// # Errors
     /// As [`Tracefs::open`].
@@ -88,23 +88,23 @@ impl Tracefs {
         Ok(Self { root, detached: true })
     }
 
-    /// Whether this is a mount of our own that nobody else sees.
+    /// Returns whether this is a detached mount.
     #[must_use]
     pub fn is_detached(&self) -> bool {
         self.detached
     }
 
-    /// The number perf knows tracepoint `group:name` by.
+    /// Returns the ID of tracepoint `group:name` for perf.
     ///
     /// # Errors
-    /// [`TracefsError::NoTracepoint`] when the kernel lacks it, other variants when it cannot be read.
+    /// [`TracefsError::NoTracepoint`] if the kernel lacks it, other variants if it cannot be read.
     pub fn tracepoint_id(&self, group: &str, name: &str) -> Result<u64, TracefsError> {
         let path = format!("events/{group}/{name}/id");
         let text = self.read_event_file(group, name, &path)?;
         text.trim().parse().map_err(|_| TracefsError::Parse { path, text })
     }
 
-    /// The names of the fields of tracepoint `group:name`, the `common_*` ones included, in order.
+    /// Returns the names of the fields of tracepoint `group:name`, the `common_*` ones included, in order.
     ///
     /// # Errors
     /// As [`Tracefs::tracepoint_id`].
@@ -114,7 +114,7 @@ impl Tracefs {
         Ok(text.lines().filter_map(field_name).map(str::to_owned).collect())
     }
 
-    /// Whether tracepoint `group:name` has the field `field`.
+    /// Returns whether tracepoint `group:name` has the field `field`.
     ///
     /// # Errors
     /// As [`Tracefs::tracepoint_id`].
@@ -122,12 +122,12 @@ impl Tracefs {
         Ok(self.fields(group, name)?.iter().any(|f| f == field))
     }
 
-    /// The root of a tracefs in the mount table, and whether it opened. A path outside the table is not even looked at:
-    /// `/sys/kernel/debug/tracing` is an automount point, which looking would mount.
+    /// Opens the root of a tracefs in the mount table. No path outside the table is accessed: `/sys/kernel/debug/tracing` is an
+    /// automount point, and an access would mount it.
     fn mounted() -> Option<io::Result<OwnedFd>> {
         let mounts = procfs::process::Process::myself().and_then(|me| me.mountinfo()).ok()?;
         let mount = mounts.0.into_iter().find(|m| m.fs_type == "tracefs" && m.root == "/")?;
-        // Opening the directory succeeds for anybody where its mode allows; reading the events is what counts.
+        // The mode of the directory may let every user open it, but not read the events.
         Some(open_directory(&mount.mount_point).and_then(|root| {
             rustix::fs::openat(&root, "events", OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY, Mode::empty())?;
             Ok(root)
@@ -164,7 +164,7 @@ fn build_option(group: &str) -> &'static str {
     }
 }
 
-/// The field a line of a `format` file declares: `\tfield:int work;\toffset:20;\tsize:4;\tsigned:1;` gives `work`.
+/// Returns the field that a line of a `format` file declares: `\tfield:int work;\toffset:20;\tsize:4;\tsigned:1;` gives `work`.
 fn field_name(line: &str) -> Option<&str> {
     let declaration = line.trim_start().strip_prefix("field:")?.split(';').next()?;
     let name = declaration.rsplit(' ').next()?;
@@ -176,7 +176,7 @@ mod tests {
     use super::field_name;
 
     #[test]
-    fn field_names_are_found_in_every_shape_of_declaration() {
+    fn field_names_are_found_in_every_form_of_declaration() {
         for (line, name) in [
             ("\tfield:int work;\toffset:20;\tsize:4;\tsigned:1;", Some("work")),
             ("\tfield:__data_loc char[] dev_name;\toffset:16;\tsize:4;\tsigned:0;", Some("dev_name")),

@@ -1,4 +1,4 @@
-//! Masks of CPUs as `/sys` writes them, for XPS: which CPUs use a transmit queue (Linux
+//! CPU masks in the format of `/sys`, for XPS: the CPUs that use a transmit queue (Linux
 //! `Documentation/networking/scaling.rst`).
 
 use crate::cpu::CpuList;
@@ -6,24 +6,24 @@ use crate::cpu::CpuList;
 /// Bits in one group of a mask.
 const GROUP: u32 = 32;
 
-/// A mask in hexadecimal digits, groups of eight from the highest CPU down: `1,00000003` is CPUs 0, 1 and 32.
+/// Returns a mask in hexadecimal digits, groups of eight from the highest CPU down: `1,00000003` is CPUs 0, 1 and 32.
 pub(crate) fn to_mask(cpus: &CpuList) -> String {
     let mut groups = vec![0_u32; 1];
     for cpu in cpus.iter() {
-        let place = (cpu / GROUP) as usize;
-        groups.resize(groups.len().max(place + 1), 0);
-        groups[place] |= 1 << (cpu % GROUP);
+        let index = (cpu / GROUP) as usize;
+        groups.resize(groups.len().max(index + 1), 0);
+        groups[index] |= 1 << (cpu % GROUP);
     }
     let digits: Vec<String> = groups.iter().rev().map(|group| format!("{group:08x}")).collect();
     digits.join(",")
 }
 
-/// The CPUs of such a mask; `None` for other text.
+/// Parses such a mask; `None` for other text.
 pub(crate) fn parse_mask(text: &str) -> Option<CpuList> {
     let mut cpus = Vec::new();
-    for (place, digits) in (0_u32..).zip(text.trim().rsplit(',')) {
+    for (index, digits) in (0_u32..).zip(text.trim().rsplit(',')) {
         let group = u32::from_str_radix(digits, 16).ok()?;
-        cpus.extend((0..GROUP).filter(|bit| group & (1 << bit) != 0).map(|bit| place * GROUP + bit));
+        cpus.extend((0..GROUP).filter(|bit| group & (1 << bit) != 0).map(|bit| index * GROUP + bit));
     }
     Some(cpus.into_iter().collect())
 }

@@ -1,4 +1,4 @@
-//! Counting on real things: polls on a veth pair, system calls and switches of real threads, CPU time. Needs root.
+//! Counters of real activity: polls on a veth pair, system calls and switches of real threads, CPU time. Needs root.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -17,7 +17,7 @@ use counters_common::{Echo, Net, is_root, ping};
 
 const ROUNDS: usize = 500;
 
-/// The polls of the server's device while `ROUNDS` bytes are echoed, after the connection has settled.
+/// Returns the polls of the server's device while `ROUNDS` bytes are echoed, after the connection has become idle.
 fn polls_of(net: &Net, kthreads: &[u32], busy_poll: Option<EpollBusyPoll>) -> (PollCounts, Echo, TcpStream) {
     let echo = Echo::start(net, busy_poll);
     let mut stream = net.connect(echo.address.port());
@@ -47,7 +47,7 @@ fn polls_without_any_mode_are_softirq_polls_one_for_each_packet() {
 }
 
 #[test]
-fn polls_of_a_napi_thread_are_told_from_softirq_and_from_busy_polls() {
+fn polls_of_a_napi_thread_are_counted_apart_from_softirq_and_busy_polls() {
     let Some(net) = Net::new('t') else { return };
     net.set(&NapiChange { context: Some(PollContext::Thread), ..NapiChange::default() });
     let thread = net.napi().thread.expect("a NAPI thread");
@@ -56,7 +56,7 @@ fn polls_of_a_napi_thread_are_told_from_softirq_and_from_busy_polls() {
     assert_eq!((polls.busy, polls.softirq), (0, 0), "{polls:?}");
     close(echo, stream);
     let (polls, echo, stream) = polls_of(&net, &[], None);
-    assert_eq!(polls.kthread, 0, "a thread nobody named counts as a busy poller: {polls:?}");
+    assert_eq!(polls.kthread, 0, "an unlisted thread counts as a busy poller: {polls:?}");
     assert!(polls.busy_with_work >= ROUNDS as u64, "{polls:?}");
     close(echo, stream);
 }
@@ -91,16 +91,16 @@ fn busy_polls_are_counted_for_the_thread_that_does_them_and_the_deferral_timer_f
 
     let mut timers = TimerCounter::open().expect("timer counter");
     ping(&mut stream, 1);
-    // With nothing to do the server sleeps, and polls are then up to the timer until the deferrals are used up.
+    // An idle server sleeps, and the timer polls until the deferrals are used up.
     let since = Instant::now();
     while timers.read().expect("count") == 0 {
-        assert!(since.elapsed() < Duration::from_secs(30), "the deferral timer never fired");
+        assert!(since.elapsed() < Duration::from_secs(120), "the deferral timer never fired");
         std::thread::sleep(Duration::from_millis(10));
     }
     close(echo, stream);
 }
 
-/// What `work` costs the calling thread, in system calls.
+/// Returns the system calls of the calling thread during `work`.
 fn calls_of(work: impl FnOnce()) -> u64 {
     let tid = nix::unistd::gettid().as_raw() as u32;
     let mut counter = WorkCounter::on_threads(&[tid], &[Count::SystemCalls]).expect("counter");
@@ -167,12 +167,12 @@ fn a_process_tree_is_counted_with_its_children() {
         assert_ne!(work.get(count).is_some(), counter.missing().contains_key(&count), "{count:?}");
         assert_ne!(work.get(count), Some(0));
     }
-    let gone = WorkCounter::on_process_tree(u32::MAX - 1, &Count::ALL).expect_err("no such process");
-    assert!(gone.to_string().contains("no process"), "{gone}");
+    let error = WorkCounter::on_process_tree(u32::MAX - 1, &Count::ALL).expect_err("no such process");
+    assert!(error.to_string().contains("no process"), "{error}");
 }
 
 #[test]
-fn a_cpu_is_billed_for_the_calls_switches_and_wake_ups_on_it() {
+fn the_calls_switches_and_wake_ups_on_it() {
     if !is_root() {
         return;
     }
@@ -252,7 +252,7 @@ fn a_spinning_thread_makes_its_cpu_busy_and_its_clock_run() {
 
 #[test]
 fn processes_and_interrupts_are_pinned_and_read_back() {
-    let mut child = Command::new("sleep").arg("20").spawn().expect("sleep");
+    let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
     let (pid, before) = (child.id(), cpu::process_affinity(child.id()).expect("affinity"));
     let last = CpuList::from(before.iter().last().expect("a CPU"));
     cpu::set_process_affinity(pid, &last).expect("pin");

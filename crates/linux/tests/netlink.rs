@@ -94,7 +94,7 @@ fn a_threaded_instance_names_its_thread() {
 }
 
 #[test]
-fn what_is_not_there_or_does_not_fit_is_refused_in_words() {
+fn missing_objects_and_invalid_values_are_errors_with_a_reason() {
     let Some((near, _far)) = pair(1) else { return };
     let mut netlink = Netlink::open(&near).expect("netlink");
     let missing = napi(&mut netlink, u32::MAX).expect_err("no such instance");
@@ -108,7 +108,7 @@ fn what_is_not_there_or_does_not_fit_is_refused_in_words() {
 }
 
 #[test]
-fn an_unknown_namespace_says_where_it_was_looked_for() {
+fn the_error_for_an_unknown_namespace_has_its_path() {
     for name in ["abey-no-such", "..", "a/b", ""] {
         let error = NetNs::named(name).expect_err("unknown").to_string();
         assert!(error.contains("ip netns"), "{error}");

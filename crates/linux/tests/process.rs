@@ -1,4 +1,4 @@
-//! Looking into processes: this one, children it makes, and servers in a namespace of their own.
+//! Inspection of processes: the test's own, its children, and servers in a namespace of their own.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -22,7 +22,7 @@ fn me() -> ProcessView {
     inspect(std::process::id()).expect("this process")
 }
 
-/// Kills and reaps a child however the test ends.
+/// A child that is killed and reaped when the test ends.
 struct Reaped(Child);
 
 impl Drop for Reaped {
@@ -37,7 +37,7 @@ fn sleeping() -> Reaped {
 }
 
 #[test]
-fn sockets_of_every_kind_are_seen_as_what_they_are() {
+fn sockets_of_every_kind_are_recognized() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let client = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
     let (server, _) = listener.accept().expect("accept");
@@ -76,7 +76,7 @@ fn sockets_of_every_kind_are_seen_as_what_they_are() {
 }
 
 #[test]
-fn an_ipv6_listener_is_seen_where_there_is_ipv6() {
+fn an_ipv6_listener_is_recognized() {
     let Ok(listener) = TcpListener::bind("[::1]:0") else {
         eprintln!("skipped: no IPv6 on loopback");
         return;
@@ -119,7 +119,7 @@ fn two_descriptors_of_one_epoll_instance_are_recognized() {
     let tree = inspect_tree(std::process::id()).expect("tree");
     let shared_with = |fd| tree[0].epolls.iter().find(|e| e.fd == fd).expect("listed").shared_with.clone();
     let here = |epoll: &std::os::fd::OwnedFd| (std::process::id(), epoll.as_raw_fd());
-    // Other tests look into this process at the same time: their duplicates of these may be listed as well.
+    // Other tests inspect this process at the same time: their duplicates of these may be listed as well.
     assert!(shared_with(one.0.as_raw_fd()).contains(&here(&other)));
     assert!(shared_with(other.as_raw_fd()).contains(&here(&one.0)));
     assert!(!shared_with(one.0.as_raw_fd()).contains(&here(&alone.0)));
@@ -143,7 +143,7 @@ fn a_child_is_found_with_its_parent_and_its_threads() {
 }
 
 #[test]
-fn looking_leaves_no_descriptor_behind() {
+fn inspection_leaves_no_descriptor_open() {
     let child = sleeping();
     let count = || std::fs::read_dir("/proc/self/fd").expect("fd").count();
     // Other tests of this binary open descriptors meanwhile, but not hundreds.
@@ -156,7 +156,7 @@ fn looking_leaves_no_descriptor_behind() {
 }
 
 #[test]
-fn what_cannot_be_looked_into_is_said() {
+fn inaccessible_processes_are_errors() {
     assert!(matches!(inspect(u32::MAX - 1), Err(ProcessError::NoProcess(_))));
     assert!(matches!(inspect(0), Err(ProcessError::NoProcess(0))));
     let mut child = sleeping();
@@ -164,13 +164,13 @@ fn what_cannot_be_looked_into_is_said() {
     child.0.kill().expect("kill");
     assert!(child.0.wait().is_ok());
     assert!(matches!(inspect(pid), Err(ProcessError::NoProcess(_))));
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
-        tell.send(nix::unistd::gettid().as_raw() as u32).expect("told");
+        sender.send(nix::unistd::gettid().as_raw() as u32).expect("sent");
         let _ = stopped.recv();
     });
-    let tid = told.recv().expect("tid");
+    let tid = receiver.recv().expect("tid");
     let error = inspect(tid).expect_err("a thread is no process");
     assert!(matches!(error, ProcessError::IsThread { pid, .. } if pid == std::process::id()), "{error}");
     drop(stop);
@@ -182,14 +182,14 @@ fn without_permission_the_reason_is_given() {
     if !is_root() {
         return;
     }
-    // A child under another user's number looks at this process, through the same code: the test program itself.
+    // A child under another user's number inspects this process through the same code: the test program itself.
     let me = std::env::current_exe().expect("the test program");
     let copy = std::env::temp_dir().join(format!("abey-process-{}", std::process::id()));
     // By another process: what this one writes, its other threads' children have open, and could not be started (ETXTBSY).
     let copied = Command::new("cp").args([&me, &copy]).status().expect("cp starts");
     assert!(copied.success(), "a copy anybody may run");
     let output = Command::new(&copy)
-        .args(["--exact", "look_from_outside", "--ignored", "--nocapture"])
+        .args(["--exact", "inspect_from_another_process", "--ignored", "--nocapture"])
         .env("ABEY_TEST_TARGET", std::process::id().to_string())
         .uid(65_534)
         .gid(65_534)
@@ -201,9 +201,9 @@ fn without_permission_the_reason_is_given() {
 
 #[test]
 #[ignore = "the other half of `without_permission_the_reason_is_given`"]
-fn look_from_outside() {
+fn inspect_from_another_process() {
     let Ok(target) = std::env::var("ABEY_TEST_TARGET") else {
-        eprintln!("skipped: nothing to look at");
+        eprintln!("skipped: no process to inspect");
         return;
     };
     match inspect(target.parse().expect("a number")) {
@@ -281,8 +281,8 @@ fn the_epoll_parameters_of_a_running_process_are_changed_and_put_back() {
     let now = || abey_linux::epoll::get(epoll.0.as_fd()).expect("get");
     let (before, pid) = (now(), child.0.id());
     let mut changes = EpollChanges::default();
-    let gone = u32::try_from(i32::MAX).expect("a number");
-    let count = match changes.set(&[pid, gone], Some(SUSPEND)) {
+    let missing = u32::try_from(i32::MAX).expect("a number");
+    let count = match changes.set(&[pid, missing], Some(SUSPEND)) {
         Err(ProcessError::NoPermission { .. }) => {
             return eprintln!("skipped: other processes may not be looked at here");
         }

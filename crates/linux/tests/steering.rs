@@ -17,7 +17,7 @@ use nix::sys::socket::{
 };
 
 const QUEUES: u32 = 2;
-/// Enough that a queue without a connection is out of the question: 2 in 2^48.
+/// With this many, the probability of a queue without a connection is 2 in 2^48.
 const CONNECTIONS: usize = 48;
 
 fn ip(arguments: &str) {
@@ -68,18 +68,18 @@ fn napi_id(socket: &TcpStream) -> u32 {
 fn accepted(workers: u32, address: &str, queues_known: bool) -> Vec<BTreeMap<u32, usize>> {
     unshare(CloneFlags::CLONE_NEWNET).expect("a namespace");
     let (client_is_there, there) = mpsc::channel();
-    let (go, gone) = mpsc::channel::<SocketAddr>();
+    let (start, started) = mpsc::channel::<SocketAddr>();
     let client = thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET).expect("a namespace");
         client_is_there.send(nix::unistd::gettid()).expect("the server is there");
-        let Ok(server) = gone.recv() else { return };
+        let Ok(server) = started.recv() else { return };
         ip("address add 10.9.8.2/24 dev client");
         ip("address add fd98::2/64 dev client nodad");
         ip("link set client up");
         // With segmentation left to the receiver, packets would not take its NAPI.
         tool("ethtool", "-K client tso off");
-        // On a busy machine answers come late, are asked for again, and would move the connection to another queue.
-        abey_linux::veth::keep_queues(&NetNs::current().expect("a namespace")).expect("txrehash off");
+        // On a busy machine replies are late, and retransmissions would move the connection to another queue.
+        abey_testbed::veth::keep_queues(&NetNs::current().expect("a namespace")).expect("txrehash off");
         for _ in 0..CONNECTIONS {
             let mut stream = TcpStream::connect(server).expect("connected");
             stream.write_all(b"x").expect("sent");
@@ -112,7 +112,7 @@ fn accepted(workers: u32, address: &str, queues_known: bool) -> Vec<BTreeMap<u32
         // A dual-stack listener, reached by IPv4.
         server.set_ip("10.9.8.1".parse().expect("an address"));
     }
-    go.send(server).expect("the client is there");
+    start.send(server).expect("the client is there");
     let mut seen = vec![BTreeMap::new(); workers as usize];
     for _ in 0..CONNECTIONS {
         let worker = wait_for_any(&listeners);

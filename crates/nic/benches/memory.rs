@@ -1,7 +1,7 @@
-//! What the shared-memory NIC costs: `cargo bench -p abey-nic` (pin with `taskset` for one CPU; two threads otherwise).
+//! Cost of the shared-memory NIC: `cargo bench -p abey-nic` (pin with `taskset` for one CPU; two threads otherwise).
 //!
 //! One-way: frames per second from one thread to another, both polling. Ping-pong: round trips of one frame, both
-//! polling. Sleeping ping-pong: the same with an interrupt for every frame. Mask and unmask: on a queue nobody sends to.
+//! polling. Sleeping ping-pong: the same with an interrupt for every frame. Mask and unmask: on an idle queue.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn ends(mtu: usize) -> (MemoryQueue, MemoryQueue) {
     (left.remove(0), right.remove(0))
 }
 
-/// Frames of `length` bytes in bursts of `burst`, for a while; gives frames per second as received.
+/// Sends frames of `length` bytes in bursts of `burst` and returns the frames received per second.
 fn one_way(length: usize, burst: usize) -> f64 {
     let (mut left, mut right) = ends(9_000);
     let frames = vec![Frame::from(&vec![0xfe; length][..]); burst];
@@ -23,7 +23,7 @@ fn one_way(length: usize, burst: usize) -> f64 {
     std::thread::scope(|scope| {
         let sender = scope.spawn(move || {
             while begin.elapsed() < RUN {
-                // Looking at the clock costs as much as a short frame.
+                // Reading the clock costs as much as a short frame.
                 for _ in 0..16 {
                     if left.transmit(&frames).expect("transmit") < frames.len() {
                         std::hint::spin_loop();
@@ -47,7 +47,7 @@ fn one_way(length: usize, burst: usize) -> f64 {
     right.counters().received as f64 / begin.elapsed().as_secs_f64()
 }
 
-/// Sends one frame back and forth and gives round trips per second and system calls per round trip.
+/// Sends one frame back and forth and returns round trips per second and system calls per round trip.
 fn ping_pong(sleeping: bool) -> (f64, f64) {
     let (mut left, mut right) = ends(1_500);
     let frame = [Frame::from(&[0xfe; 60][..])];
@@ -93,7 +93,7 @@ fn ping_pong(sleeping: bool) -> (f64, f64) {
     (trips as f64 / begin.elapsed().as_secs_f64(), left.counters().system_calls as f64 / trips as f64)
 }
 
-/// Nanoseconds of a mask and an unmask together.
+/// Returns the time of a mask and an unmask together, in nanoseconds.
 fn mask_and_unmask() -> f64 {
     let (_left, mut right) = ends(1_500);
     let rounds = 5_000_000;

@@ -1,12 +1,12 @@
-//! Tells a checksum that was left partial from one that is complete or plainly wrong.
+//! Detection of partial checksums.
 //!
 //! A Linux sender with checksum offload stores the folded sum of the pseudo-header in the checksum field and leaves the
-//! rest to the NIC (Linux `Documentation/networking/checksum-offloads.rst`). A veth has no NIC behind it, and AF_XDP
-//! shows the frame as it is.
+//! rest to the NIC (Linux `Documentation/networking/checksum-offloads.rst`). A veth has no hardware that does the
+//! rest, and AF_XDP passes the frame on unchanged.
 
 use crate::headers::{Flow, TCP, UDP};
 
-/// Whether the TCP or UDP checksum of a received frame holds only the sum of the pseudo-header.
+/// Returns whether the TCP or UDP checksum of a received frame is only the sum of the pseudo-header.
 pub fn is_partial(frame: &[u8]) -> bool {
     partial(frame).unwrap_or(false)
 }
@@ -25,11 +25,11 @@ fn partial(frame: &[u8]) -> Option<bool> {
     if fold(pseudo) != field {
         return Some(false);
     }
-    // Once in 65,536 frames a complete checksum looks like that: then the whole sum is right.
+    // One in 65,536 complete checksums has this value too; it then verifies.
     Some(fold(pseudo + sum(transport)) != 0xffff)
 }
 
-/// The sum of 16-bit big-endian words, an odd last byte padded with zero (RFC 1071), not folded.
+/// Returns the sum of 16-bit big-endian words, an odd last byte padded with zero (RFC 1071), not folded.
 fn sum(bytes: &[u8]) -> u64 {
     let words = bytes.chunks_exact(2);
     let odd = words.remainder().first().map_or(0, |&last| u64::from(last) << 8);
@@ -47,7 +47,7 @@ fn fold(mut sum: u64) -> u16 {
 mod tests {
     use super::*;
 
-    /// A UDP datagram of IPv4 with the payload "hello"; `complete` says whether its checksum is.
+    /// Returns an IPv4 UDP datagram with the payload "hello", with a complete or a partial checksum.
     fn datagram(complete: bool) -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend([0x08, 0x00, 0x45, 0, 0, 33, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn partial_is_told_from_complete_and_from_wrong() {
+    fn partial_checksums_differ_from_complete_and_wrong_ones() {
         assert!(is_partial(&datagram(false)));
         assert!(!is_partial(&datagram(true)));
         let mut wrong = datagram(true);
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_cut_short_are_never_partial() {
+    fn truncated_frames_are_never_partial() {
         let whole = datagram(false);
         for length in 0..whole.len() {
             assert!(!is_partial(&whole[..length]), "{length} bytes");

@@ -1,29 +1,29 @@
-//! What a queue pair did, counted: frames, bytes, drops by reason, interrupts and system calls.
+//! Counters of a queue pair: frames, bytes, drops by reason, interrupts and system calls.
 
 use std::ops::AddAssign;
 
 /// Counters of one queue pair since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames handed to the caller.
+    /// Frames returned to the caller.
     pub received: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub received_bytes: u64,
-    /// Frames accepted from the caller and put on their way.
+    /// Frames accepted from the caller and sent.
     pub transmitted: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub transmitted_bytes: u64,
-    /// Transmit calls that could not take every frame, for lack of room.
+    /// Transmit calls that did not accept every frame, for lack of room.
     pub back_pressure: u64,
     /// Received frames whose transport checksum was left partial ([`crate::Checksum::Partial`]).
     pub partial_checksums: u64,
     /// Frames dropped, by reason.
     pub drops: Drops,
-    /// Interrupts taken: acknowledgements that found the descriptor signalled. `None` where the NIC cannot tell.
+    /// Acknowledgements that found the descriptor signalled; `None` if the descriptor has no such state.
     pub interrupts: Option<u64>,
-    /// Interrupts this queue pair raised at its peer. `None` where the kernel is the peer and does not say.
+    /// Interrupts raised at the peer; `None` if the peer is the kernel, which does not report them.
     pub interrupts_raised: Option<u64>,
-    /// Interrupts this queue pair did not raise because the peer was masked, one for each burst. `None` as above.
+    /// Interrupts not raised because the peer was masked, one for each burst; `None` as above.
     pub interrupts_suppressed: Option<u64>,
     /// System calls made by receive, transmit, kick, unmask and acknowledge.
     pub system_calls: u64,
@@ -32,26 +32,26 @@ pub struct Counters {
 /// Frames that were dropped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
-    /// To transmit while nobody was at the other end, or in the ring when the other end was replaced.
+    /// Transmitted while the link was down, or in the ring when the other end was replaced.
     pub link_down: u64,
-    /// To transmit but longer than the MTU and an Ethernet header, or shorter than an Ethernet header.
+    /// Transmitted but longer than the MTU and an Ethernet header, or shorter than an Ethernet header.
     pub transmit_length: u64,
-    /// To transmit with a checksum that was not computed, to a device that would send it so.
+    /// Transmitted with a checksum that was not computed, to a device that does not compute it.
     pub transmit_checksum: u64,
-    /// Received with a length that the slot cannot have or that is no Ethernet frame.
+    /// Received with a length that exceeds the slot or is below that of an Ethernet header.
     pub receive_length: u64,
     /// Received but longer than the caller's buffer.
     pub buffer: u64,
-    /// Times an index in shared memory was impossible. What lay in the ring then was given up, its number unknown.
+    /// Number of times an index in shared memory was out of range. The frames in the ring, of unknown number, were dropped.
     pub ring_index: u64,
-    /// By the kernel, for want of buffers or of room in the receive ring (AF_XDP), as it reports them.
+    /// Dropped by the kernel, for lack of buffers or of room in the receive ring (AF_XDP).
     pub kernel: u64,
-    /// By the impairment that was asked for.
+    /// Dropped by an [`Impairment`](crate::Impairment).
     pub impairment: u64,
 }
 
 impl Drops {
-    /// All of them together.
+    /// Returns the sum.
     pub fn total(&self) -> u64 {
         let Self {
             link_down,
@@ -63,8 +63,8 @@ impl Drops {
             kernel,
             impairment,
         } = self;
-        let ours = link_down + transmit_length + transmit_checksum + receive_length + buffer;
-        ours + ring_index + kernel + impairment
+        let by_queue_pair = link_down + transmit_length + transmit_checksum + receive_length + buffer + ring_index;
+        by_queue_pair + kernel + impairment
     }
 }
 

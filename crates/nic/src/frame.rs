@@ -1,4 +1,4 @@
-//! One Ethernet frame in a buffer the caller owns: bursts reuse such buffers, so that no packet costs an allocation.
+//! One Ethernet frame in a buffer of the caller. Bursts reuse such buffers, so that a packet costs no allocation.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -6,17 +6,17 @@ use std::ops::{Deref, DerefMut};
 /// Length of an Ethernet header without tags, in bytes: two addresses and the type (IEEE 802.3).
 pub const ETHERNET_HEADER: usize = 14;
 
-/// What is known about the transport checksum (TCP, UDP, ICMPv6) of a frame.
+/// State of the transport checksum (TCP, UDP, ICMPv6) of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
-    /// Nothing: on receive it must be verified, on transmit it has been computed.
+    /// The sender has computed it, and the receiver must verify it.
     #[default]
     Complete,
-    /// The frame never leaves memory, so the sender did not compute one and the receiver must not look. May only be
-    /// sent where [`Capabilities::checksum_offload`](crate::Capabilities) says so.
+    /// The frame never leaves memory: the sender did not compute a checksum, and the receiver must not verify it. Allowed
+    /// with [`Capabilities::checksum_offload`](crate::Capabilities) only.
     NotNeeded,
-    /// The sender left only the sum of the pseudo-header, for a NIC to complete that never saw the frame (received
-    /// through AF_XDP from a veth peer with tx-checksumming on). The payload is unprotected but almost surely intact.
+    /// The field holds the sum of the pseudo-header only, for hardware to complete, but the frame did not pass through any
+    /// (received with AF_XDP from a veth peer with tx-checksumming on). The payload is not protected by a checksum.
     Partial,
 }
 
@@ -25,41 +25,41 @@ pub enum Checksum {
 pub struct Frame {
     data: Box<[u8]>,
     length: usize,
-    /// What is known about the transport checksum.
+    /// State of the transport checksum.
     pub checksum: Checksum,
 }
 
 impl Frame {
-    /// An empty frame with room for `capacity` bytes.
+    /// Returns an empty frame with room for `capacity` bytes.
     pub fn with_capacity(capacity: usize) -> Self {
         Self { data: vec![0; capacity].into_boxed_slice(), length: 0, checksum: Checksum::Complete }
     }
 
-    /// `count` empty frames with room for a packet of `mtu` bytes and its Ethernet header each: a burst.
+    /// Returns `count` empty frames, each with room for a packet of `mtu` bytes and its Ethernet header.
     pub fn burst(count: usize, mtu: usize) -> Vec<Self> {
         (0..count).map(|_| Self::with_capacity(ETHERNET_HEADER + mtu)).collect()
     }
 
-    /// How many bytes fit.
+    /// Returns the capacity in bytes.
     pub fn capacity(&self) -> usize {
         self.data.len()
     }
 
-    /// The whole buffer, for somebody who then says with [`set_len`](Self::set_len) how much of it is the frame.
+    /// Returns the whole buffer, to be written before a call of [`set_len`](Self::set_len).
     pub fn buffer_mut(&mut self) -> &mut [u8] {
         &mut self.data
     }
 
-    /// Says how many bytes of the buffer are the frame.
+    /// Sets the length of the frame in bytes.
     ///
     /// # Panics
-    /// When that is more than the capacity.
+    /// When it exceeds the capacity.
     pub fn set_len(&mut self, length: usize) {
         assert!(length <= self.data.len(), "a frame of {length} bytes in a buffer of {}", self.data.len());
         self.length = length;
     }
 
-    /// The same frame with something else known about its checksum.
+    /// Returns the frame with another state of its checksum.
     #[must_use]
     pub fn with_checksum(self, checksum: Checksum) -> Self {
         Self { checksum, ..self }
@@ -68,7 +68,7 @@ impl Frame {
     /// Makes the frame a copy of `bytes` with a complete checksum.
     ///
     /// # Panics
-    /// When they do not fit.
+    /// When they exceed the capacity.
     pub fn set(&mut self, bytes: &[u8]) {
         self.data[..bytes.len()].copy_from_slice(bytes);
         self.length = bytes.len();

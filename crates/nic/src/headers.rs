@@ -1,10 +1,10 @@
-//! Where the addresses and ports of a frame are: just enough of Ethernet, IPv4 and IPv6 to steer and to tell a partial
-//! checksum. Every length is checked; what does not fit is "no flow".
+//! Addresses and ports of a frame: the parts of Ethernet, IPv4 and IPv6 that are needed to steer frames and to detect
+//! partial checksums. Every length is checked; a malformed frame has no flow.
 
-/// The flow a frame belongs to, as far as its headers tell. Addresses and ports are in network order.
+/// The flow of a frame, as far as its headers contain it. Addresses and ports are in network order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flow<'a> {
-    /// Source then destination address, as they lie in the header: 8 bytes for IPv4, 32 for IPv6.
+    /// Source and destination address as in the header: 8 bytes for IPv4, 32 for IPv6.
     pub(crate) addresses: &'a [u8],
     /// IP protocol number of the transport, after IPv6 extension headers.
     pub(crate) protocol: u8,
@@ -20,11 +20,11 @@ pub(crate) const ICMPV6: u8 = 58;
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
-/// At most this many IPv6 extension headers are followed.
+/// Maximum number of IPv6 extension headers that are parsed.
 const EXTENSIONS: usize = 4;
 
 impl<'a> Flow<'a> {
-    /// Source then destination port of TCP and UDP: 4 bytes.
+    /// Returns source and destination port of TCP and UDP: 4 bytes.
     pub(crate) fn ports(&self) -> Option<&'a [u8]> {
         matches!(self.protocol, TCP | UDP).then_some(self.transport?)?.get(..4)
     }

@@ -1,4 +1,4 @@
-//! A bad wire: loses, delays, reorders, duplicates and corrupts frames, the same way for the same seed and times.
+//! An impaired wire: drops, delays, reorders, duplicates and corrupts frames, deterministically for a seed and times.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,29 +12,29 @@ use crate::counters::Counters;
 use crate::frame::{Checksum, Frame};
 use crate::queue::{Capabilities, LinkState, QueuePair, ReceiveError, TransmitError, Warning};
 
-/// What happens to the frames of one direction. Shares are probabilities from 0 to 1, drawn for each frame on its own.
+/// Impairment of the frames of one direction. Shares are probabilities from 0 to 1, drawn for each frame independently.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Impairment {
-    /// Share of frames that vanish.
+    /// Share of frames that are dropped.
     pub loss: f64,
-    /// How long each frame takes.
+    /// Delay of each frame.
     pub delay: Duration,
-    /// Up to this much longer, evenly spread: frames overtake each other.
+    /// Maximum additional delay, uniformly distributed; it reorders frames.
     pub jitter: Duration,
-    /// Share of frames held back for `reorder_by` more, so that those behind them overtake.
+    /// Share of frames that are delayed by `reorder_by` more, so that later frames overtake them.
     pub reorder: f64,
-    /// How long those are held back.
+    /// Additional delay of these frames.
     pub reorder_by: Duration,
-    /// Share of frames that arrive twice.
+    /// Share of frames that are duplicated.
     pub duplicate: f64,
-    /// Share of frames with one bit turned over.
+    /// Share of frames with one flipped bit.
     pub corrupt: f64,
 }
 
-/// Most frames one direction holds back; a wire this long loses what comes after.
-const HELD: usize = 65_536;
+/// Maximum number of delayed frames in one direction; further frames are dropped.
+const MAX_DELAYED: usize = 65_536;
 
-/// A frame under way.
+/// A delayed frame.
 #[derive(Debug)]
 struct Held {
     due: Duration,
@@ -83,9 +83,9 @@ impl Lane {
         self.random.random_bool(share.clamp(0.0, 1.0))
     }
 
-    /// A frame enters the wire.
+    /// Puts a frame on the wire.
     fn enter(&mut self, frame: &Frame, now: Duration) {
-        // Every draw is made for every frame, so that one share does not change what another one hits.
+        // Every share is drawn for every frame, so that one of them does not change which frames another one hits.
         let wire = self.impairment;
         let [lost, twice, corrupt, late] =
             [wire.loss, wire.duplicate, wire.corrupt, wire.reorder].map(|share| self.happens(share));
@@ -97,11 +97,11 @@ impl Lane {
         if corrupt && !frame.is_empty() {
             let bit = self.random.random_range(0..frame.len() * 8);
             frame[bit / 8] ^= 1 << (bit % 8);
-            // Whoever receives it must be able to notice.
+            // The receiver must be able to detect it.
             frame.checksum = Checksum::Complete;
         }
         for copy in 0..1 + u8::from(twice) {
-            if self.held.len() >= HELD {
+            if self.held.len() >= MAX_DELAYED {
                 self.dropped += 1;
                 return;
             }
@@ -121,16 +121,16 @@ impl Lane {
         self.due().is_some_and(|due| due <= now)
     }
 
-    /// A frame leaves the wire.
+    /// Takes a frame off the wire, if one is due.
     fn leave(&mut self, now: Duration) -> Option<Frame> {
         if self.is_due(now) { self.held.pop().map(|Reverse(held)| held.frame) } else { None }
     }
 }
 
-/// A queue pair behind a bad wire in both directions.
+/// A queue pair behind an impaired wire in both directions.
 ///
-/// Time is what [`set_time`](QueuePair::set_time) says, and [`deadline`](QueuePair::deadline) when the next frame is due:
-/// the caller polls then. Counters are those of the inner queue pair plus the frames the wire lost.
+/// The caller sets the time with [`set_time`](QueuePair::set_time) and polls at [`deadline`](QueuePair::deadline), when the
+/// next frame is due. Counters are those of the inner queue pair plus the frames that the wire dropped.
 #[derive(Debug)]
 pub struct Impaired<Q> {
     inner: Q,
@@ -138,18 +138,18 @@ pub struct Impaired<Q> {
     transmit: Lane,
     /// Frames on their way from the inner queue pair to the lane.
     scratch: Vec<Frame>,
-    /// The inner queue pair had no room, and its interrupt will tell when it has.
+    /// Whether the inner queue pair had no room. Its interrupt signals when it has.
     stalled: bool,
     now: Duration,
 }
 
 impl<Q: QueuePair> Impaired<Q> {
-    /// Puts `inner` behind a wire that does `receive` to received frames and `transmit` to transmitted ones.
+    /// Wraps `inner`, with impairments of received and of transmitted frames.
     pub fn new(inner: Q, receive: Impairment, transmit: Impairment, seed: u64) -> Self {
         Self {
             inner,
             receive: Lane::new(receive, seed),
-            // Another stream of the same seed, so that the two directions do not suffer in step.
+            // Another seed, so that the two directions are not impaired in step.
             transmit: Lane::new(transmit, seed ^ 0x9e37_79b9_7f4a_7c15),
             scratch: Vec::new(),
             stalled: false,
@@ -157,7 +157,7 @@ impl<Q: QueuePair> Impaired<Q> {
         }
     }
 
-    /// Hands what is due to the inner queue pair.
+    /// Transmits frames that are due through the inner queue pair.
     fn flush(&mut self) -> Result<(), TransmitError> {
         self.stalled = false;
         while self.transmit.is_due(self.now) {
@@ -174,7 +174,7 @@ impl<Q: QueuePair> Impaired<Q> {
 
 impl<Q: QueuePair> QueuePair for Impaired<Q> {
     fn receive(&mut self, frames: &mut [Frame]) -> Result<usize, ReceiveError> {
-        // A poll moves both directions on; what is wrong with the other one is for the next kick to say.
+        // A poll advances both directions; an error of transmission is returned by the next kick again.
         let _ = self.kick();
         let mtu = self.inner.capabilities().mtu;
         if self.scratch.len() < frames.len() {
@@ -199,7 +199,7 @@ impl<Q: QueuePair> QueuePair for Impaired<Q> {
     }
 
     fn transmit(&mut self, frames: &[Frame]) -> Result<usize, TransmitError> {
-        // A device without room pushes back through the wire, or the wire would be one long queue.
+        // Back-pressure of the device stops the wire too, which would otherwise be an unlimited queue.
         self.flush()?;
         if self.stalled {
             return Ok(0);

@@ -1,4 +1,4 @@
-//! What the kernel says about a network device, and the little that is changed: the `netdevice(7)` requests.
+//! Properties of a network device, read and set with the requests of `netdevice(7)`.
 
 use std::ffi::CString;
 use std::io;
@@ -6,10 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// Longest name of a device in bytes, without its terminator.
+/// Maximum length of a device's name in bytes, without its terminator.
 const NAME: usize = libc::IFNAMSIZ - 1;
 
-/// Why a text cannot be the name of a device; `None` when it can (as `dev_valid_name` in Linux has it).
+/// Returns why a text cannot be the name of a device, or `None` if it can (the rules of `dev_valid_name` in Linux).
 pub(crate) fn problem_with_name(name: &str) -> Option<&'static str> {
     let forbidden = |byte: u8| byte == b'/' || byte == b':' || byte == b'%' || byte.is_ascii_whitespace() || byte == 0;
     if name.is_empty() || name.len() > NAME {
@@ -21,11 +21,11 @@ pub(crate) fn problem_with_name(name: &str) -> Option<&'static str> {
     }
 }
 
-/// A device by name, seen from the network namespace of the thread that made this.
+/// A device by name, in the network namespace of the thread that created this value.
 #[derive(Debug)]
 pub(crate) struct Interface {
     name: String,
-    /// Any socket: the requests go to the namespace it was opened in.
+    /// Any socket: requests go to the namespace it was opened in.
     socket: OwnedFd,
 }
 
@@ -39,7 +39,7 @@ impl Interface {
         &self.name
     }
 
-    /// The number of the device; `None` when there is none of that name.
+    /// Returns the index of the device; `None` if no device has the name.
     pub(crate) fn index(&self) -> Option<u32> {
         let name = CString::new(self.name.as_str()).ok()?;
         // SAFETY: a terminated string that outlives the call.
@@ -49,14 +49,14 @@ impl Interface {
         }
     }
 
-    /// Longest packet in bytes.
+    /// Returns the MTU in bytes.
     pub(crate) fn mtu(&self) -> io::Result<usize> {
         let request = self.request(libc::SIOCGIFMTU, request_for(&self.name))?;
         // SAFETY: SIOCGIFMTU fills this member.
         Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
     }
 
-    /// How many receive queues the device has now (`ETHTOOL_GCHANNELS`); 1 where the driver does not say.
+    /// Returns the number of receive queues (`ETHTOOL_GCHANNELS`); 1 if the driver does not implement that.
     pub(crate) fn receive_queues(&self) -> io::Result<usize> {
         /// `struct ethtool_channels` of `linux/ethtool.h`.
         #[repr(C)]
@@ -73,7 +73,7 @@ impl Interface {
         const SIOCETHTOOL: libc::Ioctl = 0x8946;
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         let mut request = request_for(&self.name);
-        // The kernel fills the structure, which outlives the call and has the size the command says.
+        // The kernel writes the structure, which outlives the call and has the size that belongs to the command.
         request.ifr_ifru.ifru_data = (&raw mut channels).cast();
         match self.request(SIOCETHTOOL, request) {
             Ok(_) => Ok(((channels.receive + channels.combined) as usize).max(1)),
@@ -82,7 +82,7 @@ impl Interface {
         }
     }
 
-    /// The Ethernet address.
+    /// Returns the Ethernet address.
     pub(crate) fn hardware_address(&self) -> io::Result<[u8; 6]> {
         let request = self.request(libc::SIOCGIFHWADDR, request_for(&self.name))?;
         // SAFETY: SIOCGIFHWADDR fills this member.
@@ -90,7 +90,7 @@ impl Interface {
         Ok([0, 1, 2, 3, 4, 5].map(|at| data[at] as u8))
     }
 
-    /// Whether the device is up and running.
+    /// Returns whether the device is up and running.
     pub(crate) fn is_running(&self) -> bool {
         let wanted = libc::IFF_UP | libc::IFF_RUNNING;
         self.flags().is_ok_and(|flags| i32::from(flags) & wanted == wanted)
@@ -114,7 +114,7 @@ impl Interface {
     }
 }
 
-/// An empty request about the device of that name.
+/// Returns an empty request for a device.
 ///
 /// # Panics
 /// When the name was not validated.
@@ -128,10 +128,10 @@ pub(crate) fn request_for(name: &str) -> libc::ifreq {
     request
 }
 
-/// Makes a request whose argument is an `ifreq`.
+/// Makes a request with an `ifreq` as its argument.
 pub(crate) fn ioctl(on: &OwnedFd, number: libc::Ioctl, mut request: libc::ifreq) -> io::Result<libc::ifreq> {
-    // SAFETY: the kernel reads and writes at most the size of an `ifreq` for the requests of this crate, and
-    // what `receive_queues` points it at.
+    // SAFETY: for the requests of this crate the kernel reads and writes at most the size of an `ifreq`, and the
+    // structure that `receive_queues` points it at.
     match unsafe { libc::ioctl(on.as_raw_fd(), number, &raw mut request) } {
         0.. => Ok(request),
         _ => Err(io::Error::last_os_error()),

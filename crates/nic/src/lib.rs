@@ -1,7 +1,7 @@
 //! Packet queues: a shared-memory NIC, TAP and AF_XDP behind one trait, and decorators that wrap any of them.
 //!
-//! [`open()`] gives the [`QueuePair`]s of a NIC by its name. [`Pcap`] and [`Impaired`] wrap any of them; [`pair`] is two
-//! ends in one process, for tests:
+//! [`open()`] returns the [`QueuePair`]s of a NIC by its name. [`Pcap`] and [`Impaired`] wrap any of them. [`pair`] returns
+//! both ends of a NIC in one process, for tests:
 //!
 //! ```
 //! use abey_nic::{Frame, MemoryShape, QueuePair, pair};
@@ -9,14 +9,14 @@
 //! let (mut left, mut right) = pair(MemoryShape::default())?;
 //! let (left, right) = (&mut left[0], &mut right[0]);
 //!
-//! // Nothing there: the interrupt is armed, and a thread would sleep on the descriptor now.
+//! // No frame yet: the interrupt is armed, and a thread would now sleep on the descriptor.
 //! right.acknowledge()?;
 //! assert!(!right.unmask());
 //!
 //! left.transmit(&[Frame::from(&[0xff; 60][..])])?;
 //! left.kick()?;
 //!
-//! // Interrupt: mask, then poll until there is nothing more.
+//! // Interrupt: mask, then poll until the ring is empty.
 //! assert!(right.acknowledge()?);
 //! right.mask();
 //! let mut burst = Frame::burst(64, right.capabilities().mtu);
@@ -25,31 +25,37 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod bpf;
 pub mod broker;
 pub mod checksum;
 pub mod ring;
 pub mod rss;
 
 mod af_xdp;
+mod claim;
 mod counters;
+mod error;
 mod frame;
 mod headers;
 mod impaired;
 mod interface;
 mod memory;
 mod message;
+mod name;
 mod open;
 mod pcap;
 mod queue;
+mod redirect;
 mod tap;
 
-pub use af_xdp::{Ports, PortsError, Protocol, Redirected, XdpCopy, XdpQueue, XdpShape};
+pub use af_xdp::{Ports, PortsError, XdpCopy, XdpQueue, XdpShape};
 pub use counters::{Counters, Drops};
+pub use error::OpenError;
 pub use frame::{Checksum, ETHERNET_HEADER, Frame};
 pub use impaired::{Impaired, Impairment};
 pub use memory::{MAX_QUEUES, MemoryEnd, MemoryQueue, MemoryShape, pair};
-pub use open::{Nic, NicName, OpenError, Options, ParseNicError, open};
+pub use name::{NicName, ParseNicError};
+pub use open::{Nic, Options, open};
 pub use pcap::{Pcap, Recording};
 pub use queue::{Capabilities, LinkState, QueuePair, ReceiveError, TransmitError, Warning};
+pub use redirect::{Protocol, Redirected};
 pub use tap::TapQueue;

@@ -1,4 +1,4 @@
-//! Datagrams of a sequenced-packet socket, and descriptors that travel beside them (SCM_RIGHTS, `unix(7)`).
+//! Datagrams of a sequenced-packet Unix socket, with descriptors (SCM_RIGHTS, `unix(7)`).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -10,28 +10,28 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-/// Most descriptors beside one message (`SCM_MAX_FD` of Linux).
+/// Maximum number of descriptors in one message (`SCM_MAX_FD` of Linux).
 pub(crate) const MAX_DESCRIPTORS: usize = 253;
-/// Longest message in bytes.
-const LONGEST: usize = 4096;
+/// Maximum length of a message in bytes; what is longer is cut off by the receiver.
+pub(crate) const MAX_BYTES: usize = 4096;
 
 /// Sends one message.
 ///
 /// # Panics
-/// When there are more descriptors than can travel.
+/// When there are more than [`MAX_DESCRIPTORS`] descriptors.
 pub(crate) fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         let pushed = control.push(SendAncillaryMessage::ScmRights(descriptors));
-        assert!(pushed, "{} descriptors are more than can travel", descriptors.len());
+        assert!(pushed, "{} descriptors in one message", descriptors.len());
     }
     sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// The next message and its descriptors; the other end is gone (`ECONNRESET`) if there will be none.
+/// Returns the next message and its descriptors; `ECONNRESET` if the other end has closed the connection.
 pub(crate) fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
-    let mut message = vec![0; LONGEST];
+    let mut message = vec![0; MAX_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut message)];

@@ -1,83 +1,22 @@
 //! Opens a NIC by its name: `memory:NAME`, `tap:DEV` or `af_xdp:DEV`.
 
-use std::fmt;
-use std::io;
-use std::str::FromStr;
-
 use crate::af_xdp::{self, Ports, XdpShape};
-use crate::interface::problem_with_name;
+use crate::error::OpenError;
 use crate::memory::{self, MemoryEnd, MemoryNic, MemoryShape};
+use crate::name::NicName;
 use crate::queue::QueuePair;
 use crate::rss::Rss;
 use crate::tap;
 
-/// The name of a NIC, parsed and validated.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum NicName {
-    /// `memory:NAME`: the shared-memory NIC of that name.
-    Memory(String),
-    /// `tap:DEV`: the TAP device of that name.
-    Tap(String),
-    /// `af_xdp:DEV`: the queues of that network device through AF_XDP.
-    AfXdp(String),
-}
-
-/// Longest name of a shared-memory NIC: its socket has room for little more.
-const MEMORY_NAME: usize = 64;
-
-/// Why a text is not the name of a NIC.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no NIC: {reason}")]
-pub struct ParseNicError {
-    name: String,
-    reason: String,
-}
-
-impl FromStr for NicName {
-    type Err = ParseNicError;
-
-    fn from_str(text: &str) -> Result<Self, ParseNicError> {
-        let wrong = |reason: &str| ParseNicError { name: text.to_owned(), reason: reason.to_owned() };
-        let forms = "write memory:NAME, tap:DEV or af_xdp:DEV";
-        let (kind, rest) = text.split_once(':').ok_or_else(|| wrong(forms))?;
-        match kind {
-            "memory" => {
-                let valid = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-                if rest.is_empty() || rest.len() > MEMORY_NAME || !rest.chars().all(valid) {
-                    return Err(wrong("NAME is 1 to 64 letters, digits, `-`, `_` and `.`"));
-                }
-                Ok(Self::Memory(rest.to_owned()))
-            }
-            "tap" | "af_xdp" => match problem_with_name(rest) {
-                Some(problem) => Err(wrong(problem)),
-                None if kind == "tap" => Ok(Self::Tap(rest.to_owned())),
-                None => Ok(Self::AfXdp(rest.to_owned())),
-            },
-            _ => Err(wrong(forms)),
-        }
-    }
-}
-
-impl fmt::Display for NicName {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory(name) => write!(formatter, "memory:{name}"),
-            Self::Tap(device) => write!(formatter, "tap:{device}"),
-            Self::AfXdp(device) => write!(formatter, "af_xdp:{device}"),
-        }
-    }
-}
-
-/// How to open a NIC. Parts that are about another kind of NIC have no effect.
+/// Options for opening a NIC. Those of other kinds of NIC have no effect.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Queue pairs of a TAP device.
+    /// Number of queue pairs of a TAP device.
     pub tap_queues: usize,
-    /// How to open a device with AF_XDP.
+    /// Options for opening a device with AF_XDP.
     pub xdp: XdpShape,
-    /// Which end of a shared-memory NIC to be.
+    /// Which end of a shared-memory NIC to open.
     pub end: MemoryEnd,
     /// The shape of a shared-memory NIC that is created.
     pub memory: MemoryShape,
@@ -87,65 +26,6 @@ impl Default for Options {
     fn default() -> Self {
         Self { tap_queues: 1, xdp: XdpShape::default(), end: MemoryEnd::default(), memory: MemoryShape::default() }
     }
-}
-
-/// Why a NIC could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The text names no NIC.
-    #[error(transparent)]
-    Name(#[from] ParseNicError),
-    /// The options are not possible.
-    #[error("the options ask for {reason}")]
-    Options {
-        /// What is wrong.
-        reason: String,
-    },
-    /// The device is not there.
-    #[error("there is no device for {device}: `ip link` lists the ones of this network namespace")]
-    NoDevice {
-        /// The NIC.
-        device: String,
-    },
-    /// The device is there but not for us.
-    #[error("opening {device} is not allowed: run as root, or with {needs}")]
-    Permission {
-        /// The NIC.
-        device: String,
-        /// The capability that is lacking.
-        needs: &'static str,
-    },
-    /// Another process created the NIC.
-    #[error("{device} is in use already: stop the process that has it, or attach to it if it is a shared-memory NIC")]
-    InUse {
-        /// The NIC.
-        device: String,
-    },
-    /// Nobody created the NIC.
-    #[error("there is no {device}: start the process that creates it first, as the same user on the same machine")]
-    Nobody {
-        /// The NIC.
-        device: String,
-    },
-    /// The device, or the process at the other end, does not want us or cannot do what was asked for.
-    #[error("cannot open {device}: {reason}")]
-    Refused {
-        /// The NIC.
-        device: String,
-        /// Why.
-        reason: String,
-    },
-    /// The system refused something.
-    #[error("cannot {action} {device}: {source}")]
-    System {
-        /// What was attempted.
-        action: &'static str,
-        /// The NIC.
-        device: String,
-        /// What the system said.
-        source: io::Error,
-    },
 }
 
 /// An open NIC.
@@ -177,46 +57,46 @@ impl Nic {
             MemoryEnd::Create => 1,
             MemoryEnd::Attach => 2,
         };
-        // Locally administered; the two ends of one wire must differ, and do.
+        // Locally administered (IEEE 802); the last byte differs at the two ends.
         let address = [0x02, 0xab, 0xe7, 0, 0, end];
         let rss = Rss::new(nic.shape.key, nic.shape.queues as u32);
         Self::new(name, address, Some(rss), None, nic.queues, false)
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &NicName {
         &self.name
     }
 
-    /// The Ethernet address that frames from this end should have.
+    /// Returns the Ethernet address for frames from this end.
     pub fn hardware_address(&self) -> [u8; 6] {
         self.address
     }
 
-    /// How frames to this end are steered to its queues, where that is known: whoever opens a connection can then tell
-    /// on which queue its packets will arrive.
+    /// Returns how frames to this end are steered to its queues, where that is known. With it a client can choose the
+    /// queue on which the packets of a connection arrive.
     pub fn rss(&self) -> Option<&Rss> {
         self.rss.as_ref()
     }
 
-    /// The ports the NIC takes from the kernel, where it shares the device with it (AF_XDP): at first none. `None` where
-    /// every frame is ours.
+    /// Returns the ports that are redirected from the kernel to the NIC, where both share the device (AF_XDP); `None` for a
+    /// NIC that receives every frame.
     pub fn ports(&self) -> Option<&Ports> {
         self.ports.as_ref()
     }
 
-    /// Whether other processes have some of the NIC's queue pairs, so that frames for this one's sockets may arrive where
-    /// they are not seen here.
+    /// Returns whether other processes have some of the NIC's queue pairs, so that frames for sockets of this process may
+    /// arrive on queues of another one.
     pub fn is_part(&self) -> bool {
         self.is_part
     }
 
-    /// How many queue pairs there are to take.
+    /// Returns the number of queue pairs that were not taken yet.
     pub fn queues(&self) -> usize {
         self.queues.len()
     }
 
-    /// The queue pairs, to be used or wrapped; may move to threads of their own. The second call gives none.
+    /// Takes the queue pairs. A second call returns none.
     pub fn take_queues(&mut self) -> Vec<Box<dyn QueuePair>> {
         std::mem::take(&mut self.queues)
     }
@@ -225,7 +105,7 @@ impl Nic {
 /// Opens the NIC called `name`.
 ///
 /// # Errors
-/// When the name is none, the device is not there, or the system refuses; each says what to do.
+/// [`OpenError`]
 pub fn open(name: &str, options: &Options) -> Result<Nic, OpenError> {
     let name: NicName = name.parse()?;
     match &name {

@@ -1,4 +1,4 @@
-//! Records what goes through a queue pair in a pcap file, with the nanosecond stamps the caller gives.
+//! A decorator that records frames in a pcap file, with the caller's time stamps in nanoseconds.
 
 use std::fmt;
 use std::fs::File;
@@ -15,10 +15,10 @@ use crate::counters::Counters;
 use crate::frame::Frame;
 use crate::queue::{Capabilities, LinkState, QueuePair, ReceiveError, TransmitError, Warning};
 
-/// Longest frame that is recorded whole, in bytes: longer than any there is.
+/// Snapshot length of the file in bytes, longer than any frame.
 const SNAP_LENGTH: u32 = 262_144;
 
-/// A pcap file that any number of queue pairs record in. Clones are handles of the same file.
+/// A pcap file for the frames of any number of queue pairs. Clones are handles of the same file.
 ///
 /// The format is the one of `draft-ietf-opsawg-pcap` with nanosecond stamps (magic number 0xa1b23c4d).
 #[derive(Clone)]
@@ -28,7 +28,7 @@ pub struct Recording {
     sink: Sink,
 }
 
-/// The buffered file, reachable beside the writer that owns it.
+/// The buffered file, shared with the writer that owns it, so that it can be flushed.
 #[derive(Clone)]
 struct Sink(Arc<Mutex<BufWriter<Box<dyn Write + Send>>>>);
 
@@ -67,8 +67,7 @@ impl Recording {
         Ok(Self { name: name.to_owned(), writer: Arc::new(Mutex::new(writer)), sink })
     }
 
-    /// Writes out what was recorded so far. Happens by itself when the last handle goes, but then nobody hears of
-    /// errors.
+    /// Writes out the buffer. The last handle does so when it is dropped, but ignores errors.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -98,11 +97,11 @@ fn io_error(error: PcapError) -> io::Error {
     }
 }
 
-/// A queue pair whose frames are recorded: received ones as they are handed to the caller, transmitted ones as they are
-/// taken. Stamps are the last [`set_time`](QueuePair::set_time), a span since the Unix epoch.
+/// A queue pair that records its frames: received ones when they are returned to the caller, transmitted ones when they
+/// are accepted. The time stamp is that of the last [`set_time`](QueuePair::set_time), a span since the Unix epoch.
 ///
-/// Frames with [`Checksum::NotNeeded`](crate::Checksum::NotNeeded) are recorded as they are, so who wants to read correct
-/// checksums opens the NIC without checksum offload.
+/// Frames with [`Checksum::NotNeeded`](crate::Checksum::NotNeeded) are recorded unchanged: open the NIC without checksum
+/// offload for a recording with correct checksums.
 #[derive(Debug)]
 pub struct Pcap<Q> {
     inner: Q,
@@ -111,7 +110,7 @@ pub struct Pcap<Q> {
 }
 
 impl<Q: QueuePair> Pcap<Q> {
-    /// Records what goes through `inner`.
+    /// Wraps `inner`.
     pub fn new(inner: Q, recording: Recording) -> Self {
         Self { inner, recording, now: Duration::ZERO }
     }

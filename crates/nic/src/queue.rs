@@ -1,4 +1,4 @@
-//! The one face of every NIC: a queue pair that receives and transmits bursts of frames, and can be masked.
+//! The trait of every NIC: a queue pair that receives and transmits bursts of frames, and can be masked.
 
 use std::fmt;
 use std::io;
@@ -8,107 +8,108 @@ use std::time::Duration;
 use crate::counters::{Counters, Drops};
 use crate::frame::{Checksum, ETHERNET_HEADER, Frame};
 
-/// A receive queue and a transmit queue of a NIC with one interrupt: what one NAPI instance polls.
+/// A receive queue and a transmit queue of a NIC with one interrupt, polled by one NAPI instance.
 ///
 /// The protocol is that of a NIC driver under NAPI (Linux `Documentation/networking/napi.rst`):
 ///
 /// 1. Sleep until [`as_fd`](AsFd::as_fd) is readable, then [`acknowledge`](Self::acknowledge) and [`mask`](Self::mask).
 /// 2. [`receive`](Self::receive) and [`transmit`](Self::transmit) as long as there is work; [`kick`](Self::kick) after
 ///    the last transmit of a round.
-/// 3. [`unmask`](Self::unmask) arms the interrupt, then looks: `true` means that work had slipped in, and that the
-///    caller must go back to 2 rather than sleep.
+/// 3. [`unmask`](Self::unmask) arms the interrupt, then checks the rings: `true` means that frames have arrived before it
+///    was armed, and that the caller must go back to 2 instead of sleeping.
 ///
-/// A queue pair starts masked. Nothing here blocks.
+/// A queue pair starts masked. No method blocks.
 pub trait QueuePair: AsFd + Send + fmt::Debug {
-    /// Takes frames off the receive ring into the front of `frames` and returns how many.
+    /// Moves frames from the receive ring to the front of `frames` and returns their number.
     ///
-    /// Fewer than asked for means that the ring was empty when looked at, but for frames that had to be dropped.
+    /// A number below `frames.len()` means that the ring was found empty, or that frames were dropped.
     ///
     /// # Errors
-    /// When the device has failed or gone; frames before the failure have been returned by an earlier call.
+    /// When the device has failed or was removed. Frames received before that were returned by an earlier call.
     fn receive(&mut self, frames: &mut [Frame]) -> Result<usize, ReceiveError>;
 
-    /// Puts frames on the transmit ring, in order, and returns how many it took from the front.
+    /// Copies frames to the transmit ring, in order, and returns how many it accepted from the front.
     ///
-    /// Fewer than given is back-pressure: the rest is for later, when an interrupt (also for room in the transmit
-    /// ring) or `unmask` says so. A frame that can never be sent (length, no link) is taken, dropped and counted. The
-    /// peer need not see the frames before [`kick`](Self::kick).
+    /// A number below `frames.len()` is back-pressure: the caller retries after an interrupt (which also signals room in
+    /// the transmit ring), or after `unmask` has returned `true`. A frame that can never be sent (length, no link) is
+    /// accepted, dropped and counted. The peer may not see the frames before [`kick`](Self::kick).
     ///
     /// # Errors
-    /// When the device has failed or gone.
+    /// When the device has failed or was removed.
     fn transmit(&mut self, frames: &[Frame]) -> Result<usize, TransmitError>;
 
-    /// Makes sure that transmitted frames are on their way: wakes the peer or the kernel, if it asked for that.
+    /// Submits transmitted frames: wakes the peer or the kernel, if it has asked for that.
     ///
     /// # Errors
-    /// When the device has failed or gone.
+    /// When the device has failed or was removed.
     fn kick(&mut self) -> Result<(), TransmitError>;
 
-    /// Stops interrupts. One that was on its way may still arrive.
+    /// Masks the interrupt. One that was raised before may still arrive.
     fn mask(&mut self);
 
-    /// Arms the interrupt, then looks at the rings and returns whether there is work already: frames to receive, or,
-    /// after back-pressure, room to transmit (said once). The interrupt stays armed either way, so a caller that polls on masks.
+    /// Arms the interrupt, then checks the rings and returns whether they have work: frames to receive, or, after
+    /// back-pressure, room to transmit (reported once). The interrupt is armed in both cases: a caller that goes on polling
+    /// masks it.
     fn unmask(&mut self) -> bool;
 
-    /// Whether the descriptor becomes readable when a frame arrives although the interrupt is masked: where readability
-    /// follows the ring itself and nobody at the other end does more for it than puts frames there.
-    fn tells_while_masked(&self) -> bool {
+    /// Returns whether the descriptor is level-triggered on ring occupancy, and so becomes readable when a frame arrives
+    /// while the interrupt is masked.
+    fn readable_while_masked(&self) -> bool {
         false
     }
 
-    /// Clears the descriptor after it was readable, and returns whether an interrupt had been there.
+    /// Acknowledges the interrupt: clears the descriptor, and returns whether it was signalled.
     ///
-    /// Where readability follows the ring itself (TAP, AF_XDP) there is nothing to clear and the answer is whether
-    /// frames wait.
+    /// A descriptor that is level-triggered on ring occupancy (TAP, AF_XDP) is not cleared; the result is whether frames
+    /// wait.
     ///
     /// # Errors
-    /// When the device has failed or gone.
+    /// When the device has failed or was removed.
     fn acknowledge(&mut self) -> Result<bool, ReceiveError>;
 
-    /// What this queue pair did so far. May take a system call.
+    /// Returns the counters. May make a system call.
     fn counters(&self) -> Counters;
 
-    /// [`Counters::system_calls`] alone, which is cheap: a caller that bills them asks after every use.
+    /// Returns [`Counters::system_calls`] alone, which is cheap enough to be read after every use.
     fn system_calls(&self) -> u64;
 
-    /// What the device can do.
+    /// Returns the capabilities of the device.
     fn capabilities(&self) -> Capabilities;
 
-    /// Whether anybody is at the other end.
+    /// Returns whether the other end is connected.
     fn link(&self) -> LinkState;
 
-    /// Something about the other end that the operator should put right.
+    /// Returns a problem of the other end that its operator should fix.
     fn warning(&self) -> Option<Warning> {
         None
     }
 
-    /// Tells decorators what time it is, as a span since any origin that stays the same. Devices have no use for it.
+    /// Sets the time for decorators, as a span since any fixed origin. Devices ignore it.
     fn set_time(&mut self, _now: Duration) {}
 
-    /// When the queue pair wants to be polled although nothing arrives (frames held back by an impairment), on the
-    /// clock of [`set_time`](Self::set_time). Devices never do.
+    /// Returns when the queue pair must be polled even if no frame arrives (a decorator delays frames), on the clock of
+    /// [`set_time`](Self::set_time). Devices return `None`.
     fn deadline(&self) -> Option<Duration> {
         None
     }
 }
 
-/// What a NIC can do.
+/// Capabilities of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Longest packet in bytes, without the Ethernet header.
+    /// Maximum length of a packet in bytes, without the Ethernet header.
     pub mtu: usize,
     /// Whether frames may be sent with [`Checksum::NotNeeded`].
     pub checksum_offload: bool,
-    /// Queue pairs of the device.
+    /// Number of queue pairs of the device.
     pub queues: usize,
-    /// Whether frames reach the device without a copy by the kernel. `None` where no device is involved.
+    /// Whether frames reach the device without a copy by the kernel; `None` for a NIC without a device.
     pub zero_copy: Option<bool>,
 }
 
 impl Capabilities {
-    /// Whether the device can send the frame; if not, why it is dropped.
+    /// Returns whether the device can send the frame; if not, counts the drop.
     pub(crate) fn accepts(&self, frame: &Frame, drops: &mut Drops) -> bool {
         let complete = match frame.checksum {
             Checksum::Complete => true,
@@ -122,7 +123,7 @@ impl Capabilities {
     }
 }
 
-/// Whether anybody is at the other end of the wire.
+/// State of the wire to the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
     /// Frames arrive somewhere.
@@ -131,16 +132,16 @@ pub enum LinkState {
     Down,
 }
 
-/// Something about the other end that the operator should put right; its `Display` says what to do.
+/// A problem of the other end that its operator should fix. The message contains the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// The sender leaves checksums to a NIC that is not there.
+    /// The sender leaves checksums to the hardware, and no hardware has computed them.
     #[error(
         "received a frame with a partial checksum on {device}: switch off tx-checksumming at the peer (ethtool -K PEER tx off)"
     )]
     PartialChecksum {
-        /// The device it came through.
+        /// The device that received it.
         device: String,
     },
     /// The other process writes impossible values into the shared ring.
@@ -153,16 +154,16 @@ pub enum Warning {
     },
 }
 
-/// Why frames could not be received.
+/// Reason why frames could not be received.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// The device has failed or gone.
+    /// The device has failed or was removed.
     #[error("cannot receive from {device}: {source}; does the device still exist and is it up?")]
     Device {
         /// The device.
         device: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A decorator could not write its record.
@@ -170,21 +171,21 @@ pub enum ReceiveError {
     Record {
         /// The file.
         file: String,
-        /// What went wrong.
+        /// The error of the write.
         source: io::Error,
     },
 }
 
-/// Why frames could not be transmitted.
+/// Reason why frames could not be transmitted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransmitError {
-    /// The device has failed or gone.
+    /// The device has failed or was removed.
     #[error("cannot transmit through {device}: {source}; does the device still exist and is it up?")]
     Device {
         /// The device.
         device: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A decorator could not write its record.
@@ -192,12 +193,12 @@ pub enum TransmitError {
     Record {
         /// The file.
         file: String,
-        /// What went wrong.
+        /// The error of the write.
         source: io::Error,
     },
 }
 
-/// A boxed queue pair is one too, so that decorators wrap whatever `open` returned.
+/// Lets decorators wrap the boxed queue pairs of a [`Nic`](crate::Nic).
 impl QueuePair for Box<dyn QueuePair> {
     fn receive(&mut self, frames: &mut [Frame]) -> Result<usize, ReceiveError> {
         (**self).receive(frames)
@@ -219,8 +220,8 @@ impl QueuePair for Box<dyn QueuePair> {
         (**self).unmask()
     }
 
-    fn tells_while_masked(&self) -> bool {
-        (**self).tells_while_masked()
+    fn readable_while_masked(&self) -> bool {
+        (**self).readable_while_masked()
     }
 
     fn acknowledge(&mut self) -> Result<bool, ReceiveError> {

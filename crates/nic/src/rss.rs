@@ -1,6 +1,6 @@
 //! Receive side scaling: the Toeplitz hash of a frame's flow chooses the receiver's queue.
 //!
-//! The function, its input (addresses and ports in network order) and its check values are those Microsoft publishes
+//! The function, its input (addresses and ports in network order) and its test vectors are those Microsoft publishes
 //! in "RSS hashing types" and "Verifying the RSS hash calculation".
 
 use std::net::{IpAddr, SocketAddr};
@@ -10,14 +10,14 @@ use crate::headers::Flow;
 /// Length of a key in bytes: enough for two IPv6 addresses, two ports and the 32-bit window.
 pub const KEY_BYTES: usize = 40;
 
-/// The key of the published check values.
+/// The key of the published test vectors.
 pub const MICROSOFT_KEY: [u8; KEY_BYTES] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
     0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
     0x01, 0xfa,
 ];
 
-/// A key of period 16 bits, under which both directions of a flow have the same hash: a connection then lives on queue
+/// A key with a period of 16 bits, with which both directions of a flow have the same hash. A connection is then on queue
 /// pairs of the same number at both ends, and each ring has one busy producer.
 pub const SYMMETRIC_KEY: [u8; KEY_BYTES] = {
     let mut key = [0; KEY_BYTES];
@@ -29,30 +29,30 @@ pub const SYMMETRIC_KEY: [u8; KEY_BYTES] = {
     key
 };
 
-/// Bytes of the longest input: two IPv6 addresses and two ports.
+/// Maximum length of the input: two IPv6 addresses and two ports.
 const INPUT_BYTES: usize = 36;
 
-/// Entries of the table from hash to queue, as NICs have it.
+/// Entries of the indirection table from hash to queue.
 const TABLE: u32 = 128;
 
-/// A key, prepared, and a number of queues.
+/// A key, with tables for hashing a byte at a time, and a number of queues.
 #[derive(Clone)]
 pub struct Rss {
     key: [u8; KEY_BYTES],
     queues: u32,
-    /// For each position and value of an input byte, what it adds to the hash.
+    /// The part of the hash for each position and value of an input byte.
     parts: Box<[[u32; 256]; INPUT_BYTES]>,
 }
 
 impl Rss {
-    /// Prepares a key for `queues` queues.
+    /// Computes the tables of a key, for `queues` queues.
     ///
     /// # Panics
     /// When `queues` is 0.
     pub fn new(key: [u8; KEY_BYTES], queues: u32) -> Self {
         assert!(queues > 0, "steering needs a queue");
         let mut parts: Box<[[u32; 256]; INPUT_BYTES]> =
-            vec![[0; 256]; INPUT_BYTES].into_boxed_slice().try_into().expect("as many as there are bytes of input");
+            vec![[0; 256]; INPUT_BYTES].into_boxed_slice().try_into().expect("INPUT_BYTES rows");
         for (position, row) in parts.iter_mut().enumerate() {
             // The 32-bit window of the key that bit 0 (the highest) of this byte selects, and the bits that follow.
             let window =
@@ -66,24 +66,24 @@ impl Rss {
         Self { key, queues, parts }
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> &[u8; KEY_BYTES] {
         &self.key
     }
 
-    /// The Toeplitz hash of up to 36 bytes: source address, destination address, and source and destination port
-    /// where there are ports, in network order. Bytes beyond that have no part in it.
+    /// Returns the Toeplitz hash of up to 36 bytes: source address, destination address, and source and destination port
+    /// if there are ports, in network order. Further bytes are ignored.
     pub fn hash(&self, input: &[u8]) -> u32 {
         input.iter().zip(self.parts.iter()).fold(0, |hash, (&byte, row)| hash ^ row[usize::from(byte)])
     }
 
-    /// The queue that a hash selects, through a table of 128 entries filled in turn.
+    /// Returns the queue of a hash, through an indirection table of 128 entries, filled round-robin.
     pub fn queue_of_hash(&self, hash: u32) -> u32 {
         (hash % TABLE) % self.queues
     }
 
-    /// The queue that TCP and UDP from `source` to `destination` arrive on at the destination: what a client that wants
-    /// its answers on a certain queue chooses its port by.
+    /// Returns the queue on which TCP and UDP from `source` arrive at `destination`. A client chooses its port by this, to
+    /// get replies on a certain queue.
     ///
     /// # Panics
     /// When one address is of IPv4 and the other of IPv6.
@@ -100,8 +100,8 @@ impl Rss {
         }
     }
 
-    /// The queue a frame arrives on: by addresses and ports for TCP and UDP, by addresses for fragments and other
-    /// transports, queue 0 for what is not IP.
+    /// Returns the queue on which a frame arrives: by addresses and ports for TCP and UDP, by addresses for fragments and
+    /// other transports, queue 0 for other protocols than IP.
     pub fn queue(&self, frame: &[u8]) -> u32 {
         if self.queues == 1 {
             return 0;
@@ -129,7 +129,7 @@ impl std::fmt::Debug for Rss {
 mod tests {
     use super::*;
 
-    /// (source, its port, destination, its port, hash of the addresses, hash with ports), as published.
+    /// Published test vectors: source, its port, destination, its port, hash of the addresses, hash with ports.
     const PUBLISHED: [(&str, u16, &str, u16, u32, u32); 8] = [
         ("66.9.149.187", 2794, "161.142.100.80", 1766, 0x323e_8fc2, 0x51cc_c178),
         ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xd718_262a, 0xc626_b0ea),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_check_values() {
+    fn the_published_test_vectors() {
         let rss = Rss::new(MICROSOFT_KEY, 4);
         for row in &PUBLISHED {
             let (addresses, all) = input(row);
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// A frame of the flow with the named IP protocol.
+    /// Returns a frame of a flow.
     fn frame(source: &str, source_port: u16, destination: &str, destination_port: u16, protocol: u8) -> Vec<u8> {
         let mut frame = vec![0; 12];
         if source.contains(':') {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_steered_by_what_their_headers_say() {
+    fn frames_are_steered_by_their_headers() {
         let rss = Rss::new(MICROSOFT_KEY, 8);
         for (source, sport, destination, dport, by_address, by_port) in PUBLISHED {
             let tcp = frame(source, sport, destination, dport, 6);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_meet_under_the_symmetric_key() {
+    fn both_directions_have_one_queue_with_the_symmetric_key() {
         let rss = Rss::new(SYMMETRIC_KEY, 4);
         let mut seen = [0; 4];
         for port in 0..4000_u16 {

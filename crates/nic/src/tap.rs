@@ -1,8 +1,8 @@
 //! TAP: Ethernet frames to and from the kernel through `/dev/net/tun`.
 //!
-//! See Linux `Documentation/networking/tuntap.rst`. No virtio header: the kernel then completes checksums and cuts large
-//! segments before a frame gets here. One frame is one system call. An interrupt is the descriptor being readable, and
-//! masking is not waiting on it (level-triggered), so there is nothing to arm.
+//! See Linux `Documentation/networking/tuntap.rst`. Without a virtio header the kernel completes checksums and splits
+//! large segments itself. Each frame takes one system call. The interrupt is the readable descriptor (level-triggered), and
+//! masked means that the caller does not poll it, so that there is nothing to arm.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,12 +12,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 
 use crate::counters::Counters;
+use crate::error::OpenError;
 use crate::frame::{Checksum, ETHERNET_HEADER, Frame};
 use crate::interface::{Interface, ioctl, request_for};
-use crate::open::OpenError;
 use crate::queue::{Capabilities, LinkState, QueuePair, ReceiveError, TransmitError};
 
-/// Most queues of a TAP device (`MAX_TAP_QUEUES` of Linux).
+/// Maximum number of queues of a TAP device (`MAX_TAP_QUEUES` of Linux).
 pub(crate) const MAX_QUEUES: usize = 256;
 
 /// A queue of a TAP device.
@@ -27,25 +27,25 @@ pub struct TapQueue {
     interface: Arc<Interface>,
     mtu: usize,
     queues: usize,
-    /// For callers whose buffers are shorter than the device's frames.
+    /// Buffer for callers with buffers shorter than the device's frames.
     scratch: Frame,
     stalled: bool,
     counters: Counters,
 }
 
-/// Attaches to the TAP device `name`, or creates it and brings it up; what was created goes with the last queue.
+/// Attaches to the TAP device `name`, or creates it and brings it up. A created device is removed with its last queue.
 pub(crate) fn open(name: &str, queues: usize) -> Result<(Vec<TapQueue>, [u8; 6]), OpenError> {
     open_claimed(name, attach_queues(name, queues)?)
 }
 
-/// The privileged half of [`open`]: the descriptors of the queues.
+/// Returns the descriptors of the queues: the privileged half of [`open`].
 pub(crate) fn attach_queues(name: &str, queues: usize) -> Result<Vec<OwnedFd>, OpenError> {
     if !(1..=MAX_QUEUES).contains(&queues) {
         return Err(OpenError::Options { reason: format!("{queues} queues, but a TAP device has 1 to {MAX_QUEUES}") });
     }
     let failed = |source: io::Error| match source.raw_os_error() {
         Some(libc::EINVAL) => OpenError::Options {
-            reason: format!("{queues} queues of {name}, but it is no TAP device or was created for another number"),
+            reason: format!("{queues} queues of {name}, but it is not a TAP device or was created for another number"),
         },
         _ => refusal(name, source),
     };
@@ -58,12 +58,12 @@ pub(crate) fn attach_queues(name: &str, queues: usize) -> Result<Vec<OwnedFd>, O
     Ok(files)
 }
 
-/// The other half of [`open`], which anybody may do.
+/// Opens queues from their descriptors: the unprivileged half of [`open`].
 pub(crate) fn open_claimed(name: &str, files: Vec<OwnedFd>) -> Result<(Vec<TapQueue>, [u8; 6]), OpenError> {
     let failed = |source| refusal(name, source);
     let interface = Arc::new(Interface::new(name).map_err(failed)?);
     let mtu = interface.mtu().map_err(failed)?;
-    // The device's own address is the kernel's end of the wire; ours is its neighbour.
+    // The device's address is that of the kernel's end of the wire. This end needs another one.
     let mut address = interface.hardware_address().map_err(failed)?;
     address[0] = (address[0] | 2) & !1;
     address[5] ^= 1;
@@ -104,7 +104,7 @@ impl TapQueue {
         format!("tap:{}", self.interface.name())
     }
 
-    /// Reads a frame into `frame`: `None` when there is none, `false` when it had to be dropped.
+    /// Reads a frame; `None` when there is none, `false` when it was dropped.
     fn read(&mut self, frame: &mut Frame) -> Result<Option<bool>, rustix::io::Errno> {
         self.counters.system_calls += 1;
         let direct = frame.capacity() >= ETHERNET_HEADER + self.mtu;
@@ -145,9 +145,9 @@ impl QueuePair for TapQueue {
         let mut count = 0;
         for _ in 0..frames.len() {
             match self.read(&mut frames[count]) {
-                Ok(Some(kept)) => count += usize::from(kept),
+                Ok(Some(fits)) => count += usize::from(fits),
                 Ok(None) => break,
-                // Frames that were read are handed over first; the error will still be there.
+                // Frames that were read are returned first; the next call meets the error again.
                 Err(_) if count > 0 => break,
                 Err(error) => return Err(ReceiveError::Device { device: self.device(), source: error.into() }),
             }
@@ -191,7 +191,7 @@ impl QueuePair for TapQueue {
     fn unmask(&mut self) -> bool {
         let wanted = if self.stalled { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let ready = self.poll(wanted);
-        // Said once: the caller may have nothing to send any more.
+        // Reported once: the caller may have nothing left to send.
         self.stalled &= !ready;
         ready
     }

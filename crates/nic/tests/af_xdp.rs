@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use abey_nic::{Checksum, Frame, LinkState, Nic, Options, Protocol, QueuePair, Warning, XdpCopy, checksum, open};
 use common::{
-    Side, has_program, in_namespace, inside, introduce, ip, parse_udp, receive_udp, this_program, udp, until,
+    Side, add_neighbours, has_program, in_namespace, inside, ip, parse_udp, receive_udp, this_program, udp, until,
 };
 
 const NEAR: [u8; 6] = [2, 0, 0, 0, 8, 1];
@@ -18,7 +18,7 @@ const FAR: [u8; 6] = [2, 0, 0, 0, 8, 2];
 /// The veth pair, with neighbours that need not be asked for.
 fn veth(queues: u32) -> File {
     let far = common::veth(queues);
-    introduce(&far);
+    add_neighbours(&far);
     far
 }
 
@@ -29,13 +29,13 @@ fn open_near() -> Nic {
 /// A UDP socket in the far namespace.
 fn far_socket(far: &File, address: &str) -> UdpSocket {
     let socket = inside(far, || UdpSocket::bind(address).expect("bind"));
-    socket.set_read_timeout(Some(common::PATIENCE)).expect("timeout");
+    socket.set_read_timeout(Some(common::HANG_LIMIT)).expect("timeout");
     socket
 }
 
 fn near_socket(address: &str) -> UdpSocket {
     let socket = UdpSocket::bind(address).expect("bind");
-    socket.set_read_timeout(Some(common::PATIENCE)).expect("timeout");
+    socket.set_read_timeout(Some(common::HANG_LIMIT)).expect("timeout");
     socket
 }
 
@@ -114,7 +114,7 @@ fn errors_about_what_registered_ports_sent_come_to_us_and_others_reach_the_kerne
         nic.ports().expect("ports").register(Protocol::Tcp, 701).expect("register");
         let mut queues = nic.take_queues();
         let them = Side { mac: FAR, address: [10, 8, 0, 2], port: 901 };
-        // Nobody is at port 901. Ours; a port of the other protocol; one that is the kernel's.
+        // No program uses port 901. Ours; a port of the other protocol; one that is the kernel's.
         let from = |port| udp(Side { mac: NEAR, address: [10, 8, 0, 1], port }, them, b"anyone?");
         inside(&far, || std::fs::write("/proc/sys/net/ipv4/icmp_ratelimit", "0").expect("a setting"));
         assert_eq!(queues[0].transmit(&[from(701), from(702), from(700)]).expect("transmit"), 3);
@@ -126,7 +126,7 @@ fn errors_about_what_registered_ports_sent_come_to_us_and_others_reach_the_kerne
         let kernel = near_socket("10.8.0.1:705");
         kernel.connect("10.8.0.2:901").expect("connect");
         kernel.send(b"anyone?").expect("send");
-        assert_eq!(kernel.recv(&mut [0; 9]).expect_err("nobody").kind(), std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(kernel.recv(&mut [0; 9]).expect_err("no listener").kind(), std::io::ErrorKind::ConnectionRefused);
         if std::process::Command::new("ping").arg("-V").output().is_ok() {
             inside(&far, || {
                 for address in ["10.8.0.1", "fd08::1"] {
@@ -325,7 +325,7 @@ fn nothing_is_left_of_a_process_that_was_killed() {
         until("the program is attached", has_program);
         child.kill().expect("kill");
         child.wait().expect("wait");
-        until("the program is gone", || !has_program());
+        until("the program is detached", || !has_program());
         let kernel = near_socket("10.8.0.1:700");
         far_socket(&far, "10.8.0.2:900").send_to(b"back", "10.8.0.1:700").expect("send");
         assert_eq!(receive_text(&kernel), "back");
@@ -347,7 +347,7 @@ fn a_connection_stays_where_it_began() {
         listener.set_nonblocking(true).expect("non-blocking");
         let connect = || {
             let stream = inside(&far, || TcpStream::connect("10.8.0.1:80").expect("connect"));
-            stream.set_read_timeout(Some(common::PATIENCE)).expect("timeout");
+            stream.set_read_timeout(Some(common::HANG_LIMIT)).expect("timeout");
             stream
         };
         let exchange = |near: &mut TcpStream, far: &mut TcpStream| {
@@ -361,7 +361,7 @@ fn a_connection_stays_where_it_began() {
             let far_end = connect();
             let near_end = listener.accept().expect("it is there").0;
             near_end.set_nonblocking(false).expect("blocking");
-            near_end.set_read_timeout(Some(common::PATIENCE)).expect("timeout");
+            near_end.set_read_timeout(Some(common::HANG_LIMIT)).expect("timeout");
             (near_end, far_end)
         };
         // One that began with the kernel is the kernel's, whatever is registered later.
@@ -370,15 +370,15 @@ fn a_connection_stays_where_it_began() {
         ports.register(Protocol::Tcp, 80).expect("register");
         exchange(&mut near_end, &mut far_end);
         assert_eq!(queues[0].receive(&mut Frame::burst(4, 1500)).expect("receive"), 0);
-        // New ones are ours.
+        // New connections are redirected.
         let attempt = inside(&far, || {
             let to: std::net::SocketAddr = "10.8.0.1:80".parse().expect("an address");
             TcpStream::connect_timeout(&to, Duration::from_millis(50))
         });
-        assert!(attempt.is_err(), "nobody answers");
+        assert!(attempt.is_err(), "no end answers");
         let mut burst = Frame::burst(4, 1500);
         assert!(queues[0].receive(&mut burst).expect("receive") > 0, "its first segment came here");
-        // And the kernel's again, when only what is there already is ours.
+        // After a drain, new connections are the kernel's and existing ones are redirected.
         ports.drain(Protocol::Tcp, 80).expect("drain");
         let (mut second_near, mut second_far) = pair();
         exchange(&mut second_near, &mut second_far);

@@ -135,7 +135,7 @@ fn a_poll_sends_what_is_due_although_the_device_had_no_room() {
     assert_eq!(right[0].receive(&mut into).expect("receive"), 2);
 }
 
-/// Bytes that outlive who wrote them.
+/// Written bytes, which outlive the writer.
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Vec<u8>>>);
 

@@ -29,7 +29,7 @@ fn exchange(queues: usize) {
 
     // Out of the kernel, to us.
     let kernel = UdpSocket::bind("10.9.0.1:700").expect("bind");
-    kernel.set_read_timeout(Some(common::PATIENCE)).expect("timeout");
+    kernel.set_read_timeout(Some(common::HANG_LIMIT)).expect("timeout");
     let sent = 40_u16;
     for port in 0..sent {
         kernel.send_to(&port.to_be_bytes(), ("10.9.0.2", 9_000 + port)).expect("send");
@@ -75,7 +75,7 @@ fn four_queues() {
 fn what_is_no_tap_device_is_one_sentence() {
     in_namespace(|| {
         let message = open("tap:lo", &Options::default()).expect_err("lo").to_string();
-        assert!(message.contains("lo") && message.contains("no TAP device"), "{message}");
+        assert!(message.contains("lo") && message.contains("not a TAP device"), "{message}");
     });
     for (name, why) in [("tap:", "1 to 15"), ("tap:sixteen-letters-", "1 to 15"), ("tap:a/b", "no `/`")] {
         let message = open(name, &Options::default()).expect_err(name).to_string();

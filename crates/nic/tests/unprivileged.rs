@@ -1,4 +1,4 @@
-//! Without privileges: the shared-memory NIC works, and the others say what they need in one sentence.
+//! Without privileges: the shared-memory NIC works, and the error of the others names the capability they need.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use abey_nic::{Frame, LinkState, MemoryEnd, OpenError, Options, open};
 
 const CHILD: &str = "ABEY_NIC_UNPRIVILEGED";
-const NOBODY: u32 = 65_534;
+const OTHER_USER: u32 = 65_534;
 
 #[test]
 fn a_user_without_privileges() {
@@ -16,29 +16,29 @@ fn a_user_without_privileges() {
     }
     let program = std::env::current_exe().expect("this program");
     let started = Command::new(program)
-        .args(["--exact", "as_nobody", "--nocapture"])
+        .args(["--exact", "as_another_user", "--nocapture"])
         .env(CHILD, "1")
-        .gid(NOBODY)
-        .uid(NOBODY)
+        .gid(OTHER_USER)
+        .uid(OTHER_USER)
         .current_dir("/")
         .output();
     match started {
         Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
-        Err(error) => eprintln!("skipped: user {NOBODY} cannot run the test program: {error}"),
+        Err(error) => eprintln!("skipped: user {OTHER_USER} cannot run the test program: {error}"),
     }
 }
 
-/// Not a test: what runs as another user. Without its environment it has nothing to do.
+/// Not a test by itself: runs as another user, if its environment variable is set.
 #[test]
-fn as_nobody() {
+fn as_another_user() {
     if std::env::var_os(CHILD).is_some() {
-        assert_eq!(nix::unistd::geteuid().as_raw(), NOBODY);
+        assert_eq!(nix::unistd::geteuid().as_raw(), OTHER_USER);
         child();
     }
 }
 
 fn child() {
-    // Any device with frames of a usual length; it is refused before anything about it changes.
+    // Any device with the usual MTU; it is refused before it is changed.
     let mut devices = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     let usual =
         devices.find(|device| std::fs::read_to_string(device.path().join("mtu")).is_ok_and(|mtu| mtu == "1500\n"));

@@ -1,9 +1,9 @@
-//! The present state as a policy, which changes nothing where it is applied at once.
+//! Writes the present state as a policy, which changes nothing if it is applied at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use abey_config::napi_lines;
 use abey_delivery::NapiSettings;
-use abey_input::napi_lines;
 use abey_linux::cpu::{CpuList, SchedulingPolicy};
 use abey_linux::ethtool::{FlowTarget, PortFlow};
 use abey_linux::machine::{DeviceState, Snapshot, ThreadState};
@@ -11,9 +11,9 @@ use glob::Pattern;
 
 use crate::value::Port;
 
-/// The policy of the devices of a machine that `wanted` chooses, with what it cannot say in comments.
+/// Returns the policy of the devices that `wanted` selects. Comments in it name what a policy cannot express.
 ///
-/// Left out are loopback and devices of which nothing can be set.
+/// Loopback, and devices without a NAPI instance, are left out.
 pub fn dump(machine: &Snapshot, online: &CpuList, wanted: impl Fn(&DeviceState) -> bool) -> String {
     let mut out = "version = 1\n".to_owned();
     for state in machine.devices.iter().filter(|state| !state.device.loopback && wanted(state)) {
@@ -52,7 +52,7 @@ impl Dump<'_> {
         lines
     }
 
-    /// Queues that have everything in common are one table.
+    /// Returns one table for each group of queues with the same settings.
     fn queues(&self) -> Vec<String> {
         let mut groups: Vec<(Vec<String>, BTreeSet<u32>)> = Vec::new();
         for queue in self.state.queues.iter().map(|queue| queue.queue) {
@@ -128,7 +128,7 @@ impl Dump<'_> {
             };
             match (rule.port(), queues) {
                 (Some(flow), Some(queues)) => _ = by_flow.insert(flow, queues),
-                _ => lines.push(format!("# flow rule {} is no matter of ports: left alone", rule.location())),
+                _ => lines.push(format!("# flow rule {} matches more than a port: left alone", rule.location())),
             }
         }
         let mut by_queues: BTreeMap<BTreeSet<u32>, Vec<Port>> = BTreeMap::new();
@@ -142,7 +142,7 @@ impl Dump<'_> {
                         ports.push(port);
                     }
                 }
-                None => lines.push(format!("# {port} goes elsewhere over IPv4 than over IPv6: left alone")),
+                None => lines.push(format!("# {port} goes to different queues over IPv4 and IPv6: left alone")),
             }
         }
         for (queues, ports) in by_queues {
@@ -154,7 +154,7 @@ impl Dump<'_> {
     }
 }
 
-/// Numbers of queues as a list of CPUs is written.
+/// Formats queue numbers as a list.
 fn list(numbers: &BTreeSet<u32>) -> CpuList {
     numbers.iter().copied().collect()
 }

@@ -1,96 +1,96 @@
-//! Why a policy cannot be: one sentence that names files, lines and keys.
+//! Why a policy cannot be used: one sentence that names files, lines and keys.
 
-use abey_input::FileError;
+use abey_config::FileError;
 
-use crate::said::Origin;
+use crate::spanned::Origin;
 
 /// Why a policy cannot be used on a machine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// A file cannot be read, is no TOML, or says what cannot be.
+    /// A file cannot be read, is not TOML, or has a key or value that is not allowed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Two places speak of the same thing.
+    /// Two rules for the same setting.
     #[error("two rules for {what}: {first} and {second}; leave one of them out")]
     TwoRules {
-        /// What they speak of, with the device.
+        /// The setting, with the device.
         what: String,
-        /// The one that comes first.
+        /// The first rule.
         first: Origin,
-        /// The other one.
+        /// The second rule.
         second: Origin,
     },
-    /// Two rules want different things of what is one thing on this device.
-    #[error("{what}, and {first} wants something else of it than {second}; let both say the same")]
+    /// Two rules with different values for a setting that queues of this device share.
+    #[error("{what}, but {first} and {second} set different values; set the same value in both")]
     Shared {
         /// What is shared, in words, with the device.
         what: String,
-        /// One rule.
+        /// The first rule.
         first: Origin,
-        /// The other one.
+        /// The second rule.
         second: Origin,
     },
-    /// No device matches, and the table does not say that there may be none.
+    /// No device matches a table that is not optional.
     #[error(
         "{origin}: there is no device with {wanted}: the devices are {known}; correct it, or write `optional = true`"
     )]
     NoDevice {
         /// The table.
         origin: Origin,
-        /// What it asks for.
+        /// The criteria of the table.
         wanted: String,
-        /// What there is.
+        /// The devices that exist.
         known: String,
     },
-    /// A queue beyond the last.
+    /// A queue number beyond the last queue.
     #[error("{origin}: {device} has no receive queue {queue}: it {has} queues 0 to {last}{advice}")]
     NoQueue {
-        /// Where it is asked for.
+        /// The rule.
         origin: Origin,
         /// The device.
         device: String,
-        /// The queue that is asked for.
+        /// The requested queue.
         queue: u32,
         /// `has`, or `will have`.
         has: &'static str,
         /// The last queue.
         last: u32,
-        /// What to do about it.
+        /// What to do about it; follows the sentence.
         advice: &'static str,
     },
-    /// A CPU that is not there or not online.
+    /// A CPU that does not exist or is not online.
     #[error("{origin}: CPU {cpu} is not online: the CPUs are {online}")]
     Offline {
-        /// Where it is asked for.
+        /// The rule.
         origin: Origin,
         /// The CPU.
         cpu: u32,
-        /// Those there are.
+        /// The CPUs that are online.
         online: String,
     },
-    /// A thread's place is given for queues that no thread polls.
+    /// CPUs or scheduling of a thread for queues that no thread polls.
     #[error(
         "{origin}: the queues it is for are polled in softirq: give them mode = \"threaded\", or threaded = \"yes\" in their settings"
     )]
     NotThreaded {
-        /// Where it is asked for.
-        origin: Origin,
-    },
-    /// A rule that cannot be tuned by.
-    #[error("{origin}: {problem}")]
-    Tune {
         /// The rule.
         origin: Origin,
-        /// What is wrong, and what to do.
+    },
+    /// A `tune` table that cannot be used.
+    #[error("{origin}: {problem}")]
+    Tune {
+        /// The table.
+        origin: Origin,
+        /// The problem, and what to do.
         problem: String,
     },
-    /// A program without anything to do.
+    /// A `[[program]]` table that cannot be used.
     #[error("{origin}: {problem}")]
     Program {
-        /// Where it stands.
+        /// The table.
         origin: Origin,
-        /// What is wrong, and what to do.
+        /// The problem, and what to do.
         problem: String,
     },
 }

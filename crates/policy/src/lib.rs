@@ -1,16 +1,15 @@
-//! A machine's delivery policy: the file, the devices it means, and what has to change for it to hold.
+//! A machine's delivery policy: the files, the devices they match, and the difference from a machine's state.
 //!
-//! Pure: texts and a [snapshot](abey_linux::machine::Snapshot) of the machine come in, [acts](Act) and sentences go out.
+//! The crate does no I/O: texts and a [snapshot](abey_linux::machine::Snapshot) of the machine are arguments,
+//! [actions](Action) and messages are results. `abey-reconcile` reads the files and performs the actions.
 //!
-//! 1. [`Policy::parse_all`] reads the files; every error names file, line and key.
-//! 2. [`Policy::resolve`] finds the devices that are meant, and what each of their queues shall have.
-//! 3. [`DeviceWish::difference`] says what has to be done for it, in which order, and what cannot be done.
+//! 1. [`Policy::parse_all`] parses the files; every error names file, line and key.
+//! 2. [`Policy::resolve`] matches the policy with the devices: the [desired state](DesiredState).
+//! 3. [`DesiredDevice::difference`] compares that with a device's state: the actions in order, and what is unsupported.
 //!
-//! 4. [`Wishes::fates`] says what becomes of what was applied before and is not wanted any more.
+//! [`dump()`] writes a state as a policy.
 //!
-//! [`dump()`] goes the other way: a state as a policy.
-//!
-//! Every key, in an example:
+//! An example with every key:
 //!
 //! ```toml
 #![doc = include_str!("../example.toml")]
@@ -18,28 +17,32 @@
 
 #![forbid(unsafe_code)]
 
+mod change;
+mod desired;
 mod difference;
 mod dump;
 mod error;
 mod file;
-mod kept;
 mod model;
 mod overlap;
 mod program;
 mod resolve;
-mod said;
 mod select;
+mod spanned;
 mod tune;
+mod tune_group;
 mod value;
 
-pub use difference::{Act, Difference, Planned, Unsupported};
+pub use change::Change;
+pub use desired::{
+    Absent, Desired, DesiredDevice, DesiredProgram, DesiredQueue, DesiredState, DesiredThread, SteeredPorts,
+};
+pub use difference::{Action, Difference, Planned, Unsupported};
 pub use dump::dump;
 pub use error::PolicyError;
-pub use kept::Fate;
-pub use model::{DeviceRule, FlowWish, OnUnsupported, Policy, Program, ProgramRule, QueueRule, Settings, ThreadWish};
-pub use program::ProgramWish;
-pub use resolve::{Absent, DeviceWish, QueueWish, Steered, ThreadOfQueue, Wish, Wishes};
-pub use said::{Origin, Said};
+pub use model::{DeviceRule, OnUnsupported, Policy, PortRule, Program, ProgramRule, QueueRule, Settings, ThreadRule};
 pub use select::Selector;
-pub use tune::{Tune, TuneGroup};
+pub use spanned::{Origin, Spanned};
+pub use tune::Tune;
+pub use tune_group::TuneGroup;
 pub use value::{CpuChoice, Port, Queues};

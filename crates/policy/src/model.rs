@@ -1,4 +1,4 @@
-//! What a policy says, before anybody knows which devices there are.
+//! The content of a policy, before it is matched with the devices of a machine.
 
 use std::collections::BTreeSet;
 
@@ -6,26 +6,26 @@ use abey_delivery::{EpollBusyPoll, Mode, ModeSettings, NapiSettings};
 use abey_linux::cpu::{CpuList, Scheduling};
 use serde::Deserialize;
 
-use crate::said::{Origin, Said};
 use crate::select::Selector;
+use crate::spanned::{Origin, Spanned};
 use crate::tune::Tune;
 use crate::value::{CpuChoice, Port, Queues};
 
-/// What becomes of a wish that the driver or the kernel cannot fulfil.
+/// What to do with a desired setting that the driver or the kernel does not support.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnUnsupported {
-    /// It ends the apply before anything is changed.
+    /// End the apply before anything is changed.
     #[default]
     Fail,
-    /// It is listed and left out.
+    /// List the setting and leave it out.
     Skip,
 }
 
 /// A machine's delivery policy: all its files.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    /// What holds for devices that say nothing else.
+    /// The choice for devices without one of their own.
     pub on_unsupported: OnUnsupported,
     /// The `[[device]]` tables, in the order of the files.
     pub devices: Vec<DeviceRule>,
@@ -36,48 +36,48 @@ pub struct Policy {
 /// A `[[device]]` table.
 #[derive(Clone, Debug)]
 pub struct DeviceRule {
-    /// Where the table begins.
+    /// The position of the table.
     pub origin: Origin,
-    /// Which devices are meant.
+    /// The criteria for devices.
     pub selector: Selector,
-    /// Whether there may be none.
+    /// Whether it is no error if no device matches.
     pub optional: bool,
-    /// What becomes of what its driver cannot do; `None`: as the policy says.
+    /// What to do with unsupported settings; `None` is the policy's choice.
     pub on_unsupported: Option<OnUnsupported>,
-    /// How many receive queues.
-    pub channels: Option<Said<u32>>,
-    /// Over which queues packets are spread that no flow rule takes.
-    pub rss: Option<Said<BTreeSet<u32>>>,
-    /// For queues without settings of their own.
-    pub settings: Option<Said<Settings>>,
-    /// Rules for single queues.
+    /// The number of receive queues.
+    pub channels: Option<Spanned<u32>>,
+    /// The queues over which packets without a flow rule are spread.
+    pub rss: Option<Spanned<BTreeSet<u32>>>,
+    /// The settings of queues without settings of their own.
+    pub settings: Option<Spanned<Settings>>,
+    /// Rules for groups of queues.
     pub queues: Vec<QueueRule>,
-    /// Ports that are steered.
-    pub flows: Vec<FlowWish>,
+    /// Ports that are steered to queues.
+    pub flows: Vec<PortRule>,
 }
 
 /// A `[[device.queues]]` table.
 #[derive(Clone, Debug)]
 pub struct QueueRule {
-    /// Which queues.
-    pub queues: Said<Queues>,
+    /// The queues.
+    pub queues: Spanned<Queues>,
     /// Their settings.
-    pub settings: Option<Said<Settings>>,
+    pub settings: Option<Spanned<Settings>>,
     /// Ports that are steered to them.
-    pub ports: Option<Said<Vec<Port>>>,
-    /// Which CPUs their interrupts go to.
-    pub irq_cpus: Option<Said<CpuChoice>>,
-    /// Which CPUs transmit on the queues of the same numbers.
-    pub xps_cpus: Option<Said<CpuChoice>>,
-    /// Where and how the threads run that poll them.
-    pub thread: Option<Said<ThreadWish>>,
-    /// How far their settings may be tuned.
-    pub tune: Option<Said<Tune>>,
+    pub ports: Option<Spanned<Vec<Port>>>,
+    /// The CPUs of their interrupts.
+    pub irq_cpus: Option<Spanned<CpuChoice>>,
+    /// The CPUs that transmit on the queues of the same numbers.
+    pub xps_cpus: Option<Spanned<CpuChoice>>,
+    /// The CPUs and scheduling of the threads that poll them.
+    pub thread: Option<Spanned<ThreadRule>>,
+    /// The goal and bounds for tuning their settings.
+    pub tune: Option<Spanned<Tune>>,
 }
 
-/// Where and how a NAPI instance's thread runs.
+/// The CPUs and scheduling of the thread of a NAPI instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ThreadWish {
+pub struct ThreadRule {
     /// The CPUs.
     pub cpus: Option<CpuChoice>,
     /// The scheduling class.
@@ -86,24 +86,24 @@ pub struct ThreadWish {
 
 /// A `[[device.flows]]` table: ports that are steered to queues.
 #[derive(Clone, Debug)]
-pub struct FlowWish {
+pub struct PortRule {
     /// The destination ports.
-    pub ports: Said<Vec<Port>>,
+    pub ports: Spanned<Vec<Port>>,
     /// The queues.
-    pub queues: Said<BTreeSet<u32>>,
+    pub queues: Spanned<BTreeSet<u32>>,
 }
 
-/// Settings of NAPI instances, by a mode's name or one by one.
+/// Settings of NAPI instances, as a mode or one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settings {
-    /// Those of a mode.
+    /// The settings of a mode.
     Mode(Mode),
-    /// These.
+    /// Individual settings.
     Napi(NapiSettings),
 }
 
 impl Settings {
-    /// The settings of the NAPI instances.
+    /// Returns the settings of the NAPI instances.
     pub fn napi(&self) -> NapiSettings {
         match self {
             Self::Mode(mode) => mode.settings().napi,
@@ -111,7 +111,7 @@ impl Settings {
         }
     }
 
-    /// All of the mode, where one was named: what a program needs to know of it.
+    /// Returns the mode with all its settings, if one was named: a program needs more than the NAPI settings.
     pub fn of_mode(&self) -> Option<(Mode, ModeSettings)> {
         match self {
             Self::Mode(mode) => Some((*mode, mode.settings())),
@@ -123,29 +123,29 @@ impl Settings {
 /// A `[[program]]` table.
 #[derive(Clone, Debug)]
 pub struct ProgramRule {
-    /// Where the table begins.
+    /// The position of the table.
     pub origin: Origin,
-    /// Which program.
-    pub program: Said<Program>,
+    /// The program.
+    pub program: Spanned<Program>,
     /// The device whose settings it runs with.
-    pub device: Option<Said<glob::Pattern>>,
-    /// The queues of it.
-    pub queues: Option<Said<BTreeSet<u32>>>,
+    pub device: Option<Spanned<glob::Pattern>>,
+    /// The queues of that device whose settings it runs with.
+    pub queues: Option<Spanned<BTreeSet<u32>>>,
     /// The mode it runs with, in place of that of its queues.
-    pub mode: Option<Said<Mode>>,
+    pub mode: Option<Spanned<Mode>>,
     /// The busy-poll parameters of its epoll instances, in place of those of the mode.
-    pub epoll: Option<Said<EpollBusyPoll>>,
+    pub epoll: Option<Spanned<EpollBusyPoll>>,
     /// The CPUs that its threads may run on.
-    pub cpus: Option<Said<CpuList>>,
+    pub cpus: Option<Spanned<CpuList>>,
     /// Whether connections go to the `SO_REUSEPORT` listener of their queue.
     pub steer: bool,
 }
 
-/// How a program is known.
+/// How a program is identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
     /// A systemd service, by the name of its unit.
     Unit(String),
-    /// Every process of a file.
+    /// Every process of an executable, by its path.
     Executable(String),
 }

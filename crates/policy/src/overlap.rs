@@ -1,13 +1,13 @@
-//! Two rules for one thing: never, and an error that names both places.
+//! Rejects two rules for one setting, with an error that names both.
 
 use std::collections::BTreeMap;
 
 use crate::error::PolicyError;
 use crate::model::{DeviceRule, Policy};
-use crate::said::Origin;
+use crate::spanned::Origin;
 use crate::value::{Port, Queues};
 
-/// Checks what can be known without the devices: tables that mean the very same devices, and programs.
+/// Checks what is independent of the machine's devices: tables with the same criteria, and programs.
 pub(crate) fn of_tables(policy: &Policy) -> Result<(), PolicyError> {
     for (at, rule) in policy.devices.iter().enumerate() {
         let same: Vec<&DeviceRule> =
@@ -24,7 +24,7 @@ pub(crate) fn of_tables(policy: &Policy) -> Result<(), PolicyError> {
     Ok(())
 }
 
-/// Checks the tables that mean one device.
+/// Checks the tables that match one device.
 pub(crate) fn of_device(device: &str, rules: &[&DeviceRule]) -> Result<(), PolicyError> {
     let mut seen = Seen::new(device);
     for rule in rules {
@@ -62,7 +62,7 @@ fn ports<'a>(rules: &'a [&DeviceRule]) -> impl Iterator<Item = (Port, &'a Origin
     })
 }
 
-/// What was spoken of so far, and where.
+/// The settings that have a rule so far, with its position.
 struct Seen<'a> {
     of: &'a str,
     places: BTreeMap<String, Origin>,

@@ -1,11 +1,11 @@
-//! Which devices a table means.
+//! The criteria by which a table matches devices.
 
 use std::fmt;
 
 use abey_linux::machine::DeviceState;
 use glob::Pattern;
 
-/// Which devices: everything that is given has to match.
+/// The criteria by which a table matches devices. A device has to match all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     /// The interface's name.
@@ -14,17 +14,17 @@ pub struct Selector {
     pub driver: Option<Pattern>,
     /// Its hardware address, in lower case.
     pub address: Option<String>,
-    /// Its place on the PCI bus.
+    /// Its address on the PCI bus.
     pub pci: Option<Pattern>,
 }
 
 impl Selector {
-    /// Whether nothing is given, so that nothing is meant.
+    /// Whether there is no criterion.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether the device is meant. Loopback never is: it has no NAPI instance of its own.
+    /// Whether the device matches. Loopback never does: it has no NAPI instance.
     pub fn matches(&self, state: &DeviceState) -> bool {
         let glob = |pattern: &Option<Pattern>, text: Option<&str>| match (pattern, text) {
             (None, _) => true,

@@ -1,4 +1,4 @@
-//! Values that are texts in the file: lists of queues and CPUs, ports, globs, addresses.
+//! Values that are strings in the file: lists of queues and CPUs, ports, globs, addresses.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,15 +12,15 @@ use glob::Pattern;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Something that is written as a text.
+/// A value that is written as a string.
 pub(crate) trait Written: Sized {
-    /// What is expected, for a value that is no text at all.
+    /// The expected form, for the error if the value is no string.
     const EXPECTED: &'static str;
 
     fn read(text: &str) -> Result<Self, String>;
 }
 
-/// The value of such a text.
+/// A value that was parsed from a string.
 #[derive(Clone, Debug)]
 pub(crate) struct Text<T>(pub(crate) T);
 
@@ -45,16 +45,16 @@ impl<'de, T: Written> Deserialize<'de> for Text<T> {
 /// Queues of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Queues {
-    /// These.
+    /// The queues with these numbers.
     These(BTreeSet<u32>),
-    /// Those that no other rule of the device names.
+    /// The queues that no other rule of the device names.
     Rest,
 }
 
-/// The highest queue number that is accepted; far above what any NIC has.
+/// The highest queue number that is accepted, far above what any NIC has.
 const HIGHEST_QUEUE: u32 = 4_095;
 
-/// A list of queue numbers; reads as a list of CPUs does.
+/// Parses a list of queue numbers, which has the form of a list of CPUs.
 fn numbers(text: &str) -> Result<BTreeSet<u32>, String> {
     let advice = "write a list of queues such as 0-3,8";
     let list: CpuList = text.parse().map_err(|_| format!("{text:?} is no list of queues: {advice}"))?;
@@ -119,17 +119,17 @@ impl Written for Family {
     }
 }
 
-/// How CPUs are dealt out to queues.
+/// How CPUs are assigned to queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CpuChoice {
-    /// One CPU to each queue, in turn.
+    /// One CPU for each queue, in turn.
     InTurn(CpuList),
-    /// All of them to each queue.
+    /// All CPUs for each queue.
     All(CpuList),
 }
 
 impl CpuChoice {
-    /// The CPUs of the queue that is the `at`-th of its rule, counted from 0.
+    /// Returns the CPUs of the queue at index `at` of its rule, counted from 0.
     pub fn of(&self, at: usize) -> CpuList {
         match self {
             Self::All(cpus) => cpus.clone(),
@@ -137,7 +137,7 @@ impl CpuChoice {
         }
     }
 
-    /// All the CPUs there are to choose from.
+    /// Returns all CPUs of the choice.
     pub fn cpus(&self) -> &CpuList {
         match self {
             Self::All(cpus) | Self::InTurn(cpus) => cpus,
@@ -162,21 +162,21 @@ impl Written for CpuChoice {
 /// The flows to one destination port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port {
-    /// UDP, rather than TCP.
+    /// Whether the protocol is UDP rather than TCP.
     pub udp: bool,
     /// The destination port.
     pub port: u16,
 }
 
 impl Port {
-    /// The flows of it, over IPv4 and IPv6.
+    /// Returns the flows to the port over IPv4 and IPv6.
     pub fn flows(self) -> [PortFlow; 2] {
         let protocols =
             if self.udp { [FlowProtocol::Udp4, FlowProtocol::Udp6] } else { [FlowProtocol::Tcp4, FlowProtocol::Tcp6] };
         protocols.map(|protocol| PortFlow { protocol, port: self.port })
     }
 
-    /// The port that a flow is of.
+    /// Returns the port of a flow.
     pub(crate) fn of(flow: &PortFlow) -> Self {
         Self { udp: matches!(flow.protocol, FlowProtocol::Udp4 | FlowProtocol::Udp6), port: flow.port }
     }
@@ -217,7 +217,7 @@ impl Written for Pattern {
     }
 }
 
-/// A hardware address, as `ip link` shows it.
+/// A hardware address, in the form of `ip link`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mac(pub(crate) String);
 
@@ -236,7 +236,7 @@ impl Written for Mac {
     }
 }
 
-/// A mode that the kernel can deliver.
+/// A mode that the kernel supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KernelMode(pub(crate) Mode);
 

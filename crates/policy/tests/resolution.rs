@@ -9,25 +9,25 @@ use abey_linux::cpu::CpuList;
 use abey_linux::ethtool::{FlowRule, FlowTarget, RssContext};
 use abey_linux::machine::{DeviceState, Feature};
 use abey_linux::probe::NapiCapabilities;
-use abey_policy::{Act, DeviceWish, Difference, OnUnsupported, Policy, PolicyError, dump};
-use common::{ABLE, lack, list, machine, nic, online, policy, wishes};
+use abey_policy::{Action, DesiredDevice, Difference, OnUnsupported, Policy, PolicyError, dump};
+use common::{ABLE, desired, lack, list, machine, nic, online, policy};
 
 /// What has to be done on the one device.
 fn difference(text: &str, state: &DeviceState) -> Difference {
-    let mut found = wishes(text, vec![state.clone()]);
+    let mut found = desired(text, vec![state.clone()]);
     assert!(found.wrong.is_empty(), "{:?}", found.wrong);
-    let wish: DeviceWish = found.devices.pop().expect("a device");
-    wish.difference(state, ABLE, &online()).expect("sound")
+    let desired: DesiredDevice = found.devices.pop().expect("a device");
+    desired.difference(state, ABLE, &online()).expect("sound")
 }
 
 fn wrong(text: &str, devices: Vec<DeviceState>) -> String {
-    let mut found = wishes(text, devices);
+    let mut found = desired(text, devices);
     found.wrong.pop().expect("something wrong").1.to_string()
 }
 
 /// The settings of queues 0, 1, ...
-fn settings(wish: &DeviceWish) -> Vec<NapiSettings> {
-    wish.queues.values().map(|queue| queue.settings.as_ref().expect("settings").value.napi()).collect()
+fn settings(desired: &DesiredDevice) -> Vec<NapiSettings> {
+    desired.queues.values().map(|queue| queue.settings.as_ref().expect("settings").value.napi()).collect()
 }
 
 fn mode(name: &str) -> NapiSettings {
@@ -41,7 +41,7 @@ fn the_example_holds_on_a_nic_that_can_do_everything() {
     assert!(found.wrong.is_empty() && found.absent.is_empty(), "{:?} {:?}", found.wrong, found.absent);
     assert_eq!((found.devices[0].queues.len(), found.devices[0].flows.len(), found.programs.len()), (8, 2, 2));
     let wanted = found.devices[0].difference(&nic("eth0", 4), ABLE, &online()).expect("sound");
-    assert!(wanted.unsupported.is_empty() && wanted.planned[0].act.renews_queues(), "{wanted:?}");
+    assert!(wanted.unsupported.is_empty() && wanted.planned[0].action.recreates_queues(), "{wanted:?}");
 }
 
 #[test]
@@ -60,12 +60,12 @@ fn a_device_is_meant_by_everything_that_is_given() {
         ("name = \"eth0\"\ndriver = \"ice\"\npci = \"0000:3b:00.0\"", true),
         ("name = \"eth0\"\ndriver = \"veth\"", false),
     ] {
-        let found = wishes(&format!("[[device]]\n{keys}\nmode = \"base\"\n"), vec![nic("eth0", 2)]);
+        let found = desired(&format!("[[device]]\n{keys}\nmode = \"base\"\n"), vec![nic("eth0", 2)]);
         assert_eq!((found.devices.len(), found.absent.len()), (usize::from(meant), usize::from(!meant)), "{keys}");
     }
     let mut loopback = nic("lo", 1);
     loopback.device.loopback = true;
-    assert!(wishes("[[device]]\nname = \"*\"\nmode = \"base\"\n", vec![loopback]).devices.is_empty());
+    assert!(desired("[[device]]\nname = \"*\"\nmode = \"base\"\n", vec![loopback]).devices.is_empty());
 }
 
 #[test]
@@ -74,13 +74,13 @@ fn a_queue_has_its_own_rule_the_rest_rule_or_the_devices_mode() {
                 [[device.queues]]\nqueues = \"0\"\nmode = \"base\"\n\
                 [[device.queues]]\nqueues = \"1\"\nirq-cpus = \"3\"\n\
                 [[device.queues]]\nqueues = \"rest\"\nmode = \"defer50\"\n";
-    let found = wishes(text, vec![nic("eth0", 4)]);
+    let found = desired(text, vec![nic("eth0", 4)]);
     let modes = ["base", "suspend20", "defer50", "defer50"].map(mode);
     assert_eq!(settings(&found.devices[0]), modes);
     // The rest are those that no rule names in any table.
     let two = "[[device]]\nname = \"eth0\"\n[[device.queues]]\nqueues = \"rest\"\nmode = \"defer50\"\n\
                [[device]]\ndriver = \"ice\"\n[[device.queues]]\nqueues = \"0,2\"\nmode = \"base\"\n";
-    let found = wishes(two, vec![nic("eth0", 3)]);
+    let found = desired(two, vec![nic("eth0", 3)]);
     assert_eq!(settings(&found.devices[0]), ["base", "defer50", "base"].map(mode));
 }
 
@@ -119,7 +119,7 @@ fn queues_and_cpus_that_are_not_there_are_named() {
     let message = wrong(&text(&format!("channels = 3\n{rule}")), vec![nic("eth0", 8)]);
     assert!(message.contains("no receive queue 3") && message.contains("will have"), "{message}");
     // More of them are asked for: then it is there.
-    assert!(wishes(&text(&format!("channels = 5\n{rule}")), vec![nic("eth0", 4)]).wrong.is_empty());
+    assert!(desired(&text(&format!("channels = 5\n{rule}")), vec![nic("eth0", 4)]).wrong.is_empty());
     let offline = policy(&text("[[device.queues]]\nqueues = \"0\"\nirq-cpus = \"6-9\""));
     let error = offline.resolve(&machine(vec![nic("eth0", 4)]), &online()).expect_err("offline");
     let message = error.to_string();
@@ -132,7 +132,7 @@ fn queues_and_cpus_that_are_not_there_are_named() {
 fn cpus_go_round_and_what_is_so_already_is_left_alone() {
     let text = "[[device]]\nname = \"eth0\"\n[[device.queues]]\nqueues = \"rest\"\nirq-cpus = \"2-3\"\nxps-cpus = \"4,5:all\"\n";
     let mut state = nic("eth0", 3);
-    let found = wishes(text, vec![state.clone()]);
+    let found = desired(text, vec![state.clone()]);
     let of = |queue: u32| found.devices[0].queues[&queue].clone();
     assert_eq!([0, 1, 2].map(|queue| of(queue).irq.expect("CPUs").value), ["2", "3", "2"].map(list));
     assert_eq!(of(1).xps.expect("CPUs").value, list("4-5"));
@@ -148,7 +148,7 @@ fn new_queues_come_first_and_settings_once_they_are_there() {
     let text = "[[device]]\nname = \"eth0\"\nchannels = 4\nmode = \"defer50\"\n";
     let mut state = nic("eth0", 2);
     let found = difference(text, &state);
-    let renews: Vec<bool> = found.planned.iter().map(|planned| planned.act.renews_queues()).collect();
+    let renews: Vec<bool> = found.planned.iter().map(|planned| planned.action.recreates_queues()).collect();
     assert_eq!(renews, [true, false, false]);
     assert_eq!(found.later.len(), 2, "{:?}", found.later);
     assert!(!found.is_empty());
@@ -167,7 +167,7 @@ fn ports_get_a_context_of_their_own_or_one_that_is_there() {
     let mut state = nic("eth0", 4);
     let found = difference(text, &state);
     let [planned] = &found.planned[..] else { panic!("{found:?}") };
-    let Act::Steer { queues, flows, .. } = &planned.act else { panic!("{planned:?}") };
+    let Action::Steer { queues, flows, .. } = &planned.action else { panic!("{planned:?}") };
     assert_eq!((queues.len(), flows.len()), (2, 4));
     // The context is there, and one of the rules.
     let flows = flows.clone();
@@ -215,8 +215,8 @@ fn queues_with_one_napi_instance_cannot_differ() {
     };
     let mut state = nic("eth0", 2);
     state.queues[1].napi = Some(100);
-    let wish = wishes(&text("defer50"), vec![state.clone()]).devices.pop().expect("a device");
-    let error = wish.difference(&state, ABLE, &online()).expect_err("they differ");
+    let desired = desired(&text("defer50"), vec![state.clone()]).devices.pop().expect("a device");
+    let error = desired.difference(&state, ABLE, &online()).expect_err("they differ");
     assert!(matches!(error, PolicyError::Shared { .. }));
     let message = error.to_string();
     assert!(
@@ -237,9 +237,9 @@ fn a_device_that_is_down_is_waited_for() {
 #[test]
 fn an_old_kernel_lacks_suspension() {
     let state = nic("eth0", 1);
-    let wish =
-        wishes("[[device]]\nname = \"eth0\"\nmode = \"suspend20\"\n", vec![state.clone()]).devices.pop().expect("one");
-    let found = wish.difference(&state, NapiCapabilities { suspend: false, ..ABLE }, &online()).expect("sound");
+    let desired =
+        desired("[[device]]\nname = \"eth0\"\nmode = \"suspend20\"\n", vec![state.clone()]).devices.pop().expect("one");
+    let found = desired.difference(&state, NapiCapabilities { suspend: false, ..ABLE }, &online()).expect("sound");
     assert_eq!((found.planned.len(), found.unsupported.len()), (0, 1));
     assert!(found.unsupported[0].to_string().contains("6.13"), "{}", found.unsupported[0]);
 }
@@ -270,8 +270,8 @@ fn each_rule_that_tunes_is_a_group_with_its_programs() {
         |queues: &str| format!("[[program]]\nexecutable = \"/bin/a\"\ndevice = \"eth0\"\nqueues = \"{queues}\"\n");
     let groups = |text: &str| {
         let policy = policy(&format!("[[device]]\nname = \"eth*\"\n{text}"));
-        let wishes = policy.resolve(&machine(vec![nic("eth0", 4), nic("eth1", 3)]), &online()).expect("sound");
-        policy.tune_groups(&wishes).map_err(|error| error.to_string())
+        let desired = policy.resolve(&machine(vec![nic("eth0", 4), nic("eth1", 3)]), &online()).expect("sound");
+        policy.tune_groups(&desired).map_err(|error| error.to_string())
     };
     let two = rule("0,2", "") + &rule("1", ", modes = [\"base\", \"defer\"]") + &program("2");
     let found = groups(&two).expect("sound");
@@ -279,10 +279,13 @@ fn each_rule_that_tunes_is_a_group_with_its_programs() {
     let (both, one) = ([0, 2].into(), [1].into());
     assert_eq!(shown, [("eth0", &both, 1), ("eth0", &one, 0), ("eth1", &both, 0), ("eth1", &one, 0)]);
     assert_eq!((found[0].tune.origin.line, found[0].tune.value.names_modes), (7, false));
-    let said = groups(&(rule("0", "") + &rule("1", "") + &program("0-1"))).expect_err("two groups");
-    assert!(said.contains("line 12 (program)") && said.contains("line 7") && said.contains("fewer `queues`"), "{said}");
-    let said = groups(&rule("0", ", modes = [\"base\", \"suspend\"]")).expect_err("nobody to busy poll");
-    assert!(said.contains("line 7 (device.queues.tune)") && said.contains("[[program]]"), "{said}");
+    let error = groups(&(rule("0", "") + &rule("1", "") + &program("0-1"))).expect_err("two groups");
+    assert!(
+        error.contains("line 12 (program)") && error.contains("line 7") && error.contains("fewer `queues`"),
+        "{error}"
+    );
+    let error = groups(&rule("0", ", modes = [\"base\", \"suspend\"]")).expect_err("no program busy polls");
+    assert!(error.contains("line 7 (device.queues.tune)") && error.contains("[[program]]"), "{error}");
 }
 
 #[test]
@@ -291,8 +294,8 @@ fn a_program_has_the_mode_of_its_queues() {
         "[[device]]\nname = \"eth0\"\nmode = \"suspend20\"\n[[device.queues]]\nqueues = \"1\"\nmode = \"base\"\n";
     let with = |keys: &str| policy(&format!("{devices}[[program]]\nunit = \"a.service\"\n{keys}\n"));
     let resolve = |keys: &str| with(keys).resolve(&machine(vec![nic("eth0", 2)]), &online());
-    let wish = resolve("device = \"eth0\"\nqueues = \"0\"\ncpus = \"2-3\"").expect("sound").programs.remove(0);
-    let text = wish.drop_in(std::path::Path::new("/usr/lib/libabey.so")).expect("something");
+    let desired = resolve("device = \"eth0\"\nqueues = \"0\"\ncpus = \"2-3\"").expect("sound").programs.remove(0);
+    let text = desired.drop_in(std::path::Path::new("/usr/lib/libabey.so")).expect("something");
     for line in [
         "[Service]",
         "Environment=LD_PRELOAD=/usr/lib/libabey.so",
@@ -322,8 +325,8 @@ fn what_is_dumped_and_applied_changes_nothing() {
     state.contexts = Ok(vec![RssContext { id: 1, table: vec![2, 3], key: Vec::new(), function: 1, transformation: 0 }]);
     let flows = "[[device]]\nname = \"eth0\"\n[[device.flows]]\nports = [\"tcp/80\", \"udp/53\"]\nqueues = \"2-3\"\n";
     let there = difference(flows, &state);
-    let rules = there.planned.iter().map(|planned| match &planned.act {
-        Act::Change(abey_linux::apply::Change::Rule { flow, target, .. }) => FlowRule::to_port(*flow, *target),
+    let rules = there.planned.iter().map(|planned| match &planned.action {
+        Action::Change(abey_policy::Change::Rule { flow, target, .. }) => FlowRule::to_port(*flow, *target),
         other => panic!("{other:?}"),
     });
     state.rules = Ok(rules.collect());

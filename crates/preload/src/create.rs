@@ -1,44 +1,50 @@
-//! The calls that make epoll instances and sockets: what a mode asks for is set on each new one.
+//! Interposed calls that create epoll instances and listeners: `epoll_create(2)`, `epoll_create1(2)`, `socket(2)` and
+//! `listen(2)`.
+//!
+//! Each calls the C library first and then applies the mode's parameters to the new descriptor. The call's result and
+//! errno are the C library's, whether or not the parameters could be applied.
 
 use std::os::fd::BorrowedFd;
 
 use abey_linux::{epoll, steer};
 use libc::c_int;
 
-use crate::face::{self, table};
+use crate::interpose::{self, fd_table};
 use crate::report::Topic;
-use crate::{members, real, state};
+use crate::{config, epoll_ctl, real};
 
 /// `epoll_create(2)`.
-// SAFETY: has the type and the meaning of the C library's function of this name.
+// SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
 extern "C" fn epoll_create(size: c_int) -> c_int {
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     new_epoll(unsafe { real::EPOLL_CREATE.get()(size) })
 }
 
 /// `epoll_create1(2)`.
-// SAFETY: has the type and the meaning of the C library's function of this name.
+// SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
 extern "C" fn epoll_create1(flags: c_int) -> c_int {
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     new_epoll(unsafe { real::EPOLL_CREATE1.get()(flags) })
 }
 
 /// `socket(2)`.
-// SAFETY: has the type and the meaning of the C library's function of this name.
+// SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
 extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     let fd = unsafe { real::SOCKET.get()(domain, kind, protocol) };
-    table::forget(fd);
-    if let Some(span) = state::get().socket_busy_poll
+    fd_table::remove(fd);
+    if let Some(span) = config::get().socket_busy_poll
         && let Some(socket) = borrow(fd)
         && matches!(domain, libc::AF_INET | libc::AF_INET6)
     {
-        state::aside(Topic::Socket, || {
+        config::apply(Topic::Socket, || {
             epoll::set_socket_busy_poll(socket, span).map_err(|error| match error.raw_os_error() {
-                Some(libc::EPERM) => format!("setting SO_BUSY_POLL to {span} needs CAP_NET_ADMIN: run as root"),
+                Some(libc::EPERM) => {
+                    format!("cannot set SO_BUSY_POLL to {span}: permission denied; run as root or with CAP_NET_ADMIN")
+                }
                 _ => format!("cannot set SO_BUSY_POLL to {span}: {error}"),
             })
         });
@@ -47,37 +53,37 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 }
 
 /// `listen(2)`.
-// SAFETY: has the type and the meaning of the C library's function of this name.
+// SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
 extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    if let Some(answer) = face::listen(fd, backlog) {
+    if let Some(answer) = interpose::listen(fd, backlog) {
         return answer;
     }
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     let answer = unsafe { real::LISTEN.get()(fd, backlog) };
     if answer == 0
-        && let Some(steering) = state::get().steering
+        && let Some(steering) = config::get().steering
         && let Some(listener) = borrow(fd)
     {
-        state::aside(Topic::Steering, || steer::steer(listener, steering.queues).map(|_| ()));
+        config::apply(Topic::Steering, || steer::steer(listener, steering.queues).map(|_| ()));
     }
     answer
 }
 
 fn new_epoll(fd: c_int) -> c_int {
-    table::forget(fd);
-    members::made(fd);
-    face::epoll::made(fd);
-    if let Some(busy_poll) = &state::get().epoll
+    fd_table::remove(fd);
+    epoll_ctl::created(fd);
+    interpose::epoll_set::created(fd);
+    if let Some(busy_poll) = &config::get().epoll
         && let Some(instance) = borrow(fd)
     {
-        state::aside(Topic::Epoll, || epoll::set(instance, busy_poll));
+        config::apply(Topic::Epoll, || epoll::set(instance, busy_poll));
     }
     fd
 }
 
-/// The descriptor that a call returned, if it did not fail.
+/// Borrows the descriptor that a call returned, unless the call failed.
 fn borrow(fd: c_int) -> Option<BorrowedFd<'static>> {
-    // SAFETY: open, since it was made or used with success a moment ago; it is borrowed for the rest of this call only.
+    // SAFETY: open, since the call that just succeeded made or used it; borrowed for the rest of this call only.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }

@@ -1,12 +1,12 @@
 //! The entry point: executing the library prints its version.
 //!
-//! The kernel runs a shared library like any other program if it names an interpreter (the `.interp` section, here) and
-//! has an entry address (the linker's `-e`, in `build.rs`). The loader then has relocated the library and its C library,
-//! but nothing has set up a `main`; so this writes a line and exits, and uses nothing else.
+//! The kernel executes a shared library like any other program if it names an interpreter (the `.interp` section, below)
+//! and has an entry address (the linker's `-e`, in `build.rs`). When the entry runs, the loader has relocated the library
+//! and the C library, but there is no `main`; the entry writes one line and exits.
 
 use abey_linux::library::{FILE_NAME, VERSION};
 
-/// The dynamic loader of this architecture and C library, as its ABI fixes the path.
+/// The path of the dynamic loader, as the ABI of this architecture and C library fixes it.
 const INTERPRETER: &str = if cfg!(all(target_arch = "x86_64", target_env = "musl")) {
     "/lib/ld-musl-x86_64.so.1\0"
 } else if cfg!(all(target_arch = "aarch64", target_env = "musl")) {
@@ -18,9 +18,9 @@ const INTERPRETER: &str = if cfg!(all(target_arch = "x86_64", target_env = "musl
 };
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!("libabey.so knows the program entry of x86_64 and aarch64 only: add this architecture's to entry.rs");
+compile_error!("libabey.so has a program entry for x86_64 and aarch64 only; add one for this architecture to entry.rs");
 
-// SAFETY: the section's meaning is fixed by the ELF ABI: a path that ends in a zero byte, which this is.
+// SAFETY: the ELF ABI defines the section's content: a path with a terminating zero byte, which this is.
 #[unsafe(link_section = ".interp")]
 #[used]
 static INTERP: [u8; INTERPRETER.len()] = {
@@ -29,13 +29,13 @@ static INTERP: [u8; INTERPRETER.len()] = {
     bytes
 };
 
-/// Where the kernel's and the loader's work ends. The stack pointer is as the kernel left it: aligned, but without the
-/// return address that a compiled function counts on.
+/// The address where execution starts. The stack pointer is as the kernel left it: aligned, but without the return address
+/// that a compiled function expects.
 ///
 /// # Safety
-/// Not to be called: it never returns, and it takes the stack for its own.
+/// Must not be called: it never returns, and it takes over the stack.
 #[unsafe(naked)]
-// SAFETY: the name is ours alone.
+// SAFETY: no other library has a symbol of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn abey_library_entry() -> ! {
     #[cfg(target_arch = "x86_64")]
@@ -54,6 +54,6 @@ extern "C" fn print_version() -> ! {
             status = 1;
         }
     }
-    // SAFETY: ends the process at once; there is nothing to run at exit.
+    // SAFETY: ends the process at once; no exit handler is registered.
     unsafe { libc::_exit(status) }
 }

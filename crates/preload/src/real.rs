@@ -1,7 +1,8 @@
-//! The functions that stand behind ours: the next definition in the loader's search order.
+//! The C library's functions: for each interposed one, the next definition in the loader's search order (`dlsym(3)`,
+//! `RTLD_NEXT`).
 //!
-//! Looked up at the first call rather than when the library is loaded, since other libraries' constructors may call
-//! before ours has run. Where there is no next definition (an older C library), the system call stands in for it.
+//! A function is looked up at its first call rather than when the library is loaded, since constructors of other libraries
+//! may call it before. If there is no next definition (an older C library), the system call is made instead.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -21,14 +22,14 @@ type Control = unsafe extern "C" fn(c_int, c_int, c_int, *mut epoll_event) -> c_
 type Socket = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
 type Listen = unsafe extern "C" fn(c_int, c_int) -> c_int;
 
-pub(crate) static EPOLL_CREATE: Next<Create> = Next::new(c"epoll_create", direct::epoll_create as *mut c_void);
-pub(crate) static EPOLL_CREATE1: Next<Create> = Next::new(c"epoll_create1", direct::epoll_create1 as *mut c_void);
-pub(crate) static EPOLL_WAIT: Next<Wait> = Next::new(c"epoll_wait", direct::epoll_wait as *mut c_void);
-pub(crate) static EPOLL_PWAIT: Next<Pwait> = Next::new(c"epoll_pwait", direct::epoll_pwait as *mut c_void);
-pub(crate) static EPOLL_PWAIT2: Next<Pwait2> = Next::new(c"epoll_pwait2", direct::epoll_pwait2 as *mut c_void);
-pub(crate) static EPOLL_CTL: Next<Control> = Next::new(c"epoll_ctl", direct::epoll_ctl as *mut c_void);
-pub(crate) static SOCKET: Next<Socket> = Next::new(c"socket", direct::socket as *mut c_void);
-pub(crate) static LISTEN: Next<Listen> = Next::new(c"listen", direct::listen as *mut c_void);
+pub(crate) static EPOLL_CREATE: Next<Create> = Next::new(c"epoll_create", syscalls::epoll_create as *mut c_void);
+pub(crate) static EPOLL_CREATE1: Next<Create> = Next::new(c"epoll_create1", syscalls::epoll_create1 as *mut c_void);
+pub(crate) static EPOLL_WAIT: Next<Wait> = Next::new(c"epoll_wait", syscalls::epoll_wait as *mut c_void);
+pub(crate) static EPOLL_PWAIT: Next<Pwait> = Next::new(c"epoll_pwait", syscalls::epoll_pwait as *mut c_void);
+pub(crate) static EPOLL_PWAIT2: Next<Pwait2> = Next::new(c"epoll_pwait2", syscalls::epoll_pwait2 as *mut c_void);
+pub(crate) static EPOLL_CTL: Next<Control> = Next::new(c"epoll_ctl", syscalls::epoll_ctl as *mut c_void);
+pub(crate) static SOCKET: Next<Socket> = Next::new(c"socket", syscalls::socket as *mut c_void);
+pub(crate) static LISTEN: Next<Listen> = Next::new(c"listen", syscalls::listen as *mut c_void);
 
 type Poll = unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, c_int) -> c_int;
 type Ppoll = unsafe extern "C-unwind" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
@@ -78,59 +79,59 @@ type VdPrintfChk = unsafe extern "C-unwind" fn(c_int, c_int, *const c_char, *mut
 type CloseRange = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
 type CloseFrom = unsafe extern "C" fn(c_int);
 
-pub(crate) static POLL: Next<Poll> = Next::of_library(c"poll");
-pub(crate) static PPOLL: Next<Ppoll> = Next::of_library(c"ppoll");
-pub(crate) static SELECT: Next<Select> = Next::of_library(c"select");
-pub(crate) static PSELECT: Next<Pselect> = Next::of_library(c"pselect");
+pub(crate) static POLL: Next<Poll> = Next::required(c"poll");
+pub(crate) static PPOLL: Next<Ppoll> = Next::required(c"ppoll");
+pub(crate) static SELECT: Next<Select> = Next::required(c"select");
+pub(crate) static PSELECT: Next<Pselect> = Next::required(c"pselect");
 #[cfg(target_env = "gnu")]
-pub(crate) static PTHREAD_CANCEL: Next<Cancel> = Next::of_library(c"pthread_cancel");
-pub(crate) static SIGACTION: Next<Sigaction> = Next::of_library(c"sigaction");
-pub(crate) static SIGNAL: Next<Signal> = Next::of_library(c"signal");
-pub(crate) static BSD_SIGNAL: Next<Signal> = Next::of_library(c"bsd_signal");
-pub(crate) static SYSV_SIGNAL: Next<Signal> = Next::of_library(c"sysv_signal");
-pub(crate) static SYSV_SIGNAL_2: Next<Signal> = Next::of_library(c"__sysv_signal");
-pub(crate) static SIGSET: Next<Signal> = Next::of_library(c"sigset");
-pub(crate) static SIGINTERRUPT: Next<SigInterrupt> = Next::of_library(c"siginterrupt");
-pub(crate) static BIND: Next<OnAddress> = Next::of_library(c"bind");
-pub(crate) static CONNECT: Next<OnAddress> = Next::of_library(c"connect");
-pub(crate) static ACCEPT: Next<AskAddress> = Next::of_library(c"accept");
-pub(crate) static ACCEPT4: Next<Accept4> = Next::of_library(c"accept4");
-pub(crate) static GETSOCKNAME: Next<AskAddress> = Next::of_library(c"getsockname");
-pub(crate) static GETPEERNAME: Next<AskAddress> = Next::of_library(c"getpeername");
-pub(crate) static SHUTDOWN: Next<OnTwo> = Next::of_library(c"shutdown");
-pub(crate) static CLOSE: Next<OnOne> = Next::of_library(c"close");
-pub(crate) static CLOSE_RANGE: Next<CloseRange> = Next::of_library(c"close_range");
-pub(crate) static CLOSEFROM: Next<CloseFrom> = Next::of_library(c"closefrom");
-pub(crate) static DUP: Next<OnOne> = Next::of_library(c"dup");
-pub(crate) static DUP2: Next<OnTwo> = Next::of_library(c"dup2");
-pub(crate) static DUP3: Next<OnThree> = Next::of_library(c"dup3");
-pub(crate) static SETSOCKOPT: Next<SetOption> = Next::of_library(c"setsockopt");
-pub(crate) static GETSOCKOPT: Next<GetOption> = Next::of_library(c"getsockopt");
-pub(crate) static FCNTL: Next<Fcntl> = Next::of_library(c"fcntl");
-pub(crate) static IOCTL: Next<Ioctl> = Next::of_library(c"ioctl");
-pub(crate) static READ: Next<Read> = Next::of_library(c"read");
-pub(crate) static READV: Next<Readv> = Next::of_library(c"readv");
-pub(crate) static RECV: Next<Recv> = Next::of_library(c"recv");
-pub(crate) static RECVFROM: Next<RecvFrom> = Next::of_library(c"recvfrom");
-pub(crate) static RECVMSG: Next<RecvMsg> = Next::of_library(c"recvmsg");
-pub(crate) static WRITE: Next<Write> = Next::of_library(c"write");
-pub(crate) static WRITEV: Next<Readv> = Next::of_library(c"writev");
-pub(crate) static SEND: Next<Send> = Next::of_library(c"send");
-pub(crate) static SENDTO: Next<SendTo> = Next::of_library(c"sendto");
-pub(crate) static SENDMSG: Next<SendMsg> = Next::of_library(c"sendmsg");
-pub(crate) static PREADV2: Next<At> = Next::of_library(c"preadv2");
-pub(crate) static PWRITEV2: Next<At> = Next::of_library(c"pwritev2");
-pub(crate) static SENDMMSG: Next<SendMmsg> = Next::of_library(c"sendmmsg");
-pub(crate) static RECVMMSG: Next<RecvMmsg> = Next::of_library(c"recvmmsg");
-pub(crate) static SENDFILE: Next<SendFile> = Next::of_library(c"sendfile64");
-pub(crate) static SPLICE: Next<Splice> = Next::of_library(c"splice");
-pub(crate) static FDOPEN: Next<FdOpen> = Next::of_library(c"fdopen");
-pub(crate) static FILENO: Next<FileNo> = Next::of_library(c"fileno");
-pub(crate) static VDPRINTF: Next<VdPrintf> = Next::of_library(c"vdprintf");
-pub(crate) static VDPRINTF_CHK: Next<VdPrintfChk> = Next::of_library(c"__vdprintf_chk");
+pub(crate) static PTHREAD_CANCEL: Next<Cancel> = Next::required(c"pthread_cancel");
+pub(crate) static SIGACTION: Next<Sigaction> = Next::required(c"sigaction");
+pub(crate) static SIGNAL: Next<Signal> = Next::required(c"signal");
+pub(crate) static BSD_SIGNAL: Next<Signal> = Next::required(c"bsd_signal");
+pub(crate) static SYSV_SIGNAL: Next<Signal> = Next::required(c"sysv_signal");
+pub(crate) static SYSV_SIGNAL_2: Next<Signal> = Next::required(c"__sysv_signal");
+pub(crate) static SIGSET: Next<Signal> = Next::required(c"sigset");
+pub(crate) static SIGINTERRUPT: Next<SigInterrupt> = Next::required(c"siginterrupt");
+pub(crate) static BIND: Next<OnAddress> = Next::required(c"bind");
+pub(crate) static CONNECT: Next<OnAddress> = Next::required(c"connect");
+pub(crate) static ACCEPT: Next<AskAddress> = Next::required(c"accept");
+pub(crate) static ACCEPT4: Next<Accept4> = Next::required(c"accept4");
+pub(crate) static GETSOCKNAME: Next<AskAddress> = Next::required(c"getsockname");
+pub(crate) static GETPEERNAME: Next<AskAddress> = Next::required(c"getpeername");
+pub(crate) static SHUTDOWN: Next<OnTwo> = Next::required(c"shutdown");
+pub(crate) static CLOSE: Next<OnOne> = Next::required(c"close");
+pub(crate) static CLOSE_RANGE: Next<CloseRange> = Next::required(c"close_range");
+pub(crate) static CLOSEFROM: Next<CloseFrom> = Next::required(c"closefrom");
+pub(crate) static DUP: Next<OnOne> = Next::required(c"dup");
+pub(crate) static DUP2: Next<OnTwo> = Next::required(c"dup2");
+pub(crate) static DUP3: Next<OnThree> = Next::required(c"dup3");
+pub(crate) static SETSOCKOPT: Next<SetOption> = Next::required(c"setsockopt");
+pub(crate) static GETSOCKOPT: Next<GetOption> = Next::required(c"getsockopt");
+pub(crate) static FCNTL: Next<Fcntl> = Next::required(c"fcntl");
+pub(crate) static IOCTL: Next<Ioctl> = Next::required(c"ioctl");
+pub(crate) static READ: Next<Read> = Next::required(c"read");
+pub(crate) static READV: Next<Readv> = Next::required(c"readv");
+pub(crate) static RECV: Next<Recv> = Next::required(c"recv");
+pub(crate) static RECVFROM: Next<RecvFrom> = Next::required(c"recvfrom");
+pub(crate) static RECVMSG: Next<RecvMsg> = Next::required(c"recvmsg");
+pub(crate) static WRITE: Next<Write> = Next::required(c"write");
+pub(crate) static WRITEV: Next<Readv> = Next::required(c"writev");
+pub(crate) static SEND: Next<Send> = Next::required(c"send");
+pub(crate) static SENDTO: Next<SendTo> = Next::required(c"sendto");
+pub(crate) static SENDMSG: Next<SendMsg> = Next::required(c"sendmsg");
+pub(crate) static PREADV2: Next<At> = Next::required(c"preadv2");
+pub(crate) static PWRITEV2: Next<At> = Next::required(c"pwritev2");
+pub(crate) static SENDMMSG: Next<SendMmsg> = Next::required(c"sendmmsg");
+pub(crate) static RECVMMSG: Next<RecvMmsg> = Next::required(c"recvmmsg");
+pub(crate) static SENDFILE: Next<SendFile> = Next::required(c"sendfile64");
+pub(crate) static SPLICE: Next<Splice> = Next::required(c"splice");
+pub(crate) static FDOPEN: Next<FdOpen> = Next::required(c"fdopen");
+pub(crate) static FILENO: Next<FileNo> = Next::required(c"fileno");
+pub(crate) static VDPRINTF: Next<VdPrintf> = Next::required(c"vdprintf");
+pub(crate) static VDPRINTF_CHK: Next<VdPrintfChk> = Next::required(c"__vdprintf_chk");
 
-/// Looks up what a program may call in a signal handler, or in a child that shares its memory, where there is no looking
-/// up any more.
+/// Looks up the functions that a program may call in a signal handler, or in a child made by `vfork(2)`, where `dlsym` is
+/// not allowed.
 pub(crate) fn prepare() {
     POLL.look_up();
     PPOLL.look_up();
@@ -175,58 +176,58 @@ pub(crate) fn prepare() {
     GETSOCKOPT.look_up();
 }
 
-/// A function of type `F` to be looked up by name.
+/// A function of type `F` that is looked up by name.
 pub(crate) struct Next<F> {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
-    direct: *mut c_void,
+    fallback: *mut c_void,
     function: PhantomData<F>,
 }
 
-// SAFETY: `direct` is the address of a function, which never changes; `found` is atomic.
+// SAFETY: `fallback` is the address of a function and never changes; `found` is atomic.
 unsafe impl<F> Sync for Next<F> {}
 
 impl<F: Copy> Next<F> {
-    /// `direct` is a function of type `F`.
-    const fn new(name: &'static CStr, direct: *mut c_void) -> Self {
-        Self { name, found: AtomicPtr::new(null_mut()), direct, function: PhantomData }
+    /// Returns an entry with a `fallback`, which must be a function of type `F`.
+    const fn new(name: &'static CStr, fallback: *mut c_void) -> Self {
+        Self { name, found: AtomicPtr::new(null_mut()), fallback, function: PhantomData }
     }
 
-    /// A function that every C library has; one that it has not fails with ENOSYS.
-    const fn of_library(name: &'static CStr) -> Self {
-        Self::new(name, direct::missing as *mut c_void)
+    /// Returns an entry for a function that every C library has. If it is missing, calls fail with ENOSYS.
+    const fn required(name: &'static CStr) -> Self {
+        Self::new(name, syscalls::missing as *mut c_void)
     }
 
-    /// The next definition, or the system call.
+    /// Returns the next definition, or the fallback.
     pub(crate) fn get(&self) -> F {
         let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
             found = self.look_up();
         }
-        // SAFETY: a function's address, either of the C function of this name, which has type `F` by the C library's
-        // headers, or of the stand-in, which has it by construction; a pointer to a function is as large as any other.
+        // SAFETY: the address of the C function of this name, which has type `F` by the C library's headers, or of the
+        // fallback, which has it by construction. All function pointers have the same size.
         unsafe { std::mem::transmute_copy(&found) }
     }
 
-    /// Threads that look at the same time find the same, so the order in which they store it does not matter.
+    /// Looks up the function. Threads that do so at the same time find and store the same address.
     #[cold]
     fn look_up(&self) -> *mut c_void {
         // SAFETY: the name is a C string.
         let next = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        let found = if next.is_null() { self.direct } else { next };
+        let found = if next.is_null() { self.fallback } else { next };
         self.found.store(found, Ordering::Relaxed);
         found
     }
 }
 
-/// The system calls themselves.
-mod direct {
+/// The system calls that stand in for missing functions of the C library.
+mod syscalls {
     use libc::{c_int, epoll_event, sigset_t, ssize_t, syscall, timespec};
 
-    /// Stands in for a function that is not there. Called with arguments that it does not look at, which both
-    /// architectures' conventions allow.
+    /// Stands in for a missing function. It is called with arguments that it ignores, which the calling conventions of both
+    /// architectures allow.
     pub(super) extern "C" fn missing() -> ssize_t {
-        // SAFETY: errno is always there.
+        // SAFETY: every thread has an errno.
         unsafe { *libc::__errno_location() = libc::ENOSYS };
         -1
     }
@@ -236,16 +237,16 @@ mod direct {
 
     pub(super) unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
         if size <= 0 {
-            // SAFETY: errno is always there.
+            // SAFETY: every thread has an errno.
             unsafe { *libc::__errno_location() = libc::EINVAL };
             return -1;
         }
-        // SAFETY: takes no pointers.
+        // SAFETY: the call takes no pointers.
         unsafe { epoll_create1(0) }
     }
 
     pub(super) unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
-        // SAFETY: takes no pointers.
+        // SAFETY: the call takes no pointers.
         unsafe { syscall(libc::SYS_epoll_create1, flags) as c_int }
     }
 
@@ -255,7 +256,7 @@ mod direct {
         max: c_int,
         timeout: c_int,
     ) -> c_int {
-        // SAFETY: the caller's arguments, as they are.
+        // SAFETY: the caller's arguments are passed on.
         unsafe { epoll_pwait(epfd, events, max, timeout, std::ptr::null()) }
     }
 
@@ -266,7 +267,7 @@ mod direct {
         timeout: c_int,
         mask: *const sigset_t,
     ) -> c_int {
-        // SAFETY: the caller's arguments, as they are.
+        // SAFETY: the caller's arguments are passed on.
         unsafe { syscall(libc::SYS_epoll_pwait, epfd, events, max, timeout, mask, SIGSET_BYTES) as c_int }
     }
 
@@ -277,22 +278,22 @@ mod direct {
         timeout: *const timespec,
         mask: *const sigset_t,
     ) -> c_int {
-        // SAFETY: the caller's arguments, as they are.
+        // SAFETY: the caller's arguments are passed on.
         unsafe { syscall(libc::SYS_epoll_pwait2, epfd, events, max, timeout, mask, SIGSET_BYTES) as c_int }
     }
 
     pub(super) unsafe extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        // SAFETY: the caller's arguments, as they are.
+        // SAFETY: the caller's arguments are passed on.
         unsafe { syscall(libc::SYS_epoll_ctl, epfd, op, fd, event) as c_int }
     }
 
     pub(super) unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-        // SAFETY: takes no pointers.
+        // SAFETY: the call takes no pointers.
         unsafe { syscall(libc::SYS_socket, domain, kind, protocol) as c_int }
     }
 
     pub(super) unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-        // SAFETY: takes no pointers.
+        // SAFETY: the call takes no pointers.
         unsafe { syscall(libc::SYS_listen, fd, backlog) as c_int }
     }
 }

@@ -1,8 +1,8 @@
-# Programs on shared-memory NICs of their own; tests/apart.rs is at the other end of each.
+# Programs that each have a shared-memory NIC of their own. tests/apart.rs attaches to the other end.
 #
-#   apart.py own PORT REUSE      listens on the NIC's address, as others do at the same time on theirs
-#   apart.py wildcard PORT       listens on all addresses
-#   apart.py connect PORT        connects, and is refused, and connects again, from ends of its choice
+#   apart.py own PORT REUSE      listens on the NIC's address, while another program listens on the same address of its own NIC
+#   apart.py wildcard PORT       listens on the wildcard address
+#   apart.py connect PORT        connects from addresses and ports of its choice, also after a refused attempt
 
 import errno, signal, socket, sys
 
@@ -42,7 +42,7 @@ if what == "own":
     first.listen()
     assert first.getsockname() == (OWN, port), first.getsockname()
     assert first.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
-    # In one program it is taken, as always.
+    # Within one program the address is taken, as usual.
     assert attempt(lambda: listener(OWN).listen()) == "EADDRINUSE"
     assert attempt(lambda: first.bind((OWN, port + 1))) == "EINVAL"
     serve(first)
@@ -51,10 +51,13 @@ elif what == "wildcard":
     first.listen()
     serve(first)
 else:
-    # The other end is made by the first attempt, and attaches.
+    # The first attempt makes the NIC, to which the test then attaches.
     first = socket.socket()
     print("begins", flush=True)
-    first.connect((OTHER, port))
+    # The other end refuses until the test has a listener there.
+    while attempt(lambda: first.connect((OTHER, port))) == "ECONNREFUSED":
+        first.close()
+        first = socket.socket()
     assert first.getsockname()[0] == OWN and first.getpeername() == (OTHER, port)
     first.sendall(b"one")
     second = socket.socket()
@@ -65,7 +68,7 @@ else:
     second.sendall(b"two")
     third = socket.socket()
     third.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # To loopback it is the kernel's.
+    # The kernel connects to loopback.
     kernel = socket.create_server(("127.0.0.1", 0))
     third.connect(kernel.getsockname())
     assert kernel.accept()[0].getpeername() == third.getsockname()

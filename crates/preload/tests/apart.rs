@@ -1,4 +1,4 @@
-//! Programs on shared-memory NICs, whose addresses the kernel does not have.
+//! Programs on shared-memory NICs, whose addresses are not addresses of the kernel.
 
 mod common;
 
@@ -10,14 +10,14 @@ use abey_datapath::{Runtime, TcpListener, TcpStream};
 use abey_nic::MemoryEnd;
 use common::{has, preloaded};
 
-/// How long anything that must happen may take.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// A limit that only a hang reaches.
+const HANG_LIMIT: Duration = Duration::from_secs(120);
 
 /// A program on a NIC of its own.
 struct Program {
     child: Child,
     nic: String,
-    says: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Drop for Program {
@@ -35,19 +35,19 @@ impl Program {
         let mut python = preloaded("python3", &[("ABEY_DATAPATH", &datapath), ("ABEY_STRICT", "1")]);
         python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apart.py")).args(words).stdout(Stdio::piped());
         let mut child = python.spawn().expect("python starts");
-        let says = BufReader::new(child.stdout.take().expect("piped"));
-        Self { child, nic, says }
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, nic, output }
     }
 
-    fn says(&mut self, expected: &str) {
+    fn prints(&mut self, expected: &str) {
         let mut line = String::new();
-        self.says.read_line(&mut line).expect("text");
+        self.output.read_line(&mut line).expect("text");
         assert_eq!(line.trim(), expected);
     }
 
-    /// The other end of its NIC, as soon as it has made that.
+    /// Attaches to the other end of the program's NIC as soon as the program has made it.
     fn other_end(&mut self) -> Runtime {
-        let end = Instant::now() + DEADLINE;
+        let end = Instant::now() + HANG_LIMIT;
         loop {
             let mut options = abey_nic::Options::default();
             options.end = MemoryEnd::Attach;
@@ -61,32 +61,32 @@ impl Program {
         }
     }
 
-    fn ends(&mut self) {
-        self.says("served");
+    fn succeeds(&mut self) {
+        self.prints("served");
         let status = self.child.wait().expect("waited for");
         assert!(status.success(), "{status}");
     }
 }
 
-/// What a server answers to a word that comes over its NIC.
+/// Sends a word to a server over its NIC, and returns the answer.
 fn answer(client: &Runtime, to: &str, port: u16, word: &str) -> String {
     let to = std::net::SocketAddr::new(to.parse().expect("an address"), port);
-    let end = Instant::now() + DEADLINE;
-    // The NIC is there a moment before its first listener.
+    let end = Instant::now() + HANG_LIMIT;
+    // The NIC exists a moment before the first listener does.
     let stream = loop {
-        match TcpStream::connect_timeout(client, to, Some(DEADLINE)) {
+        match TcpStream::connect_timeout(client, to, Some(HANG_LIMIT)) {
             Ok(stream) => break stream,
             Err(error) => assert!(Instant::now() < end, "{error}"),
         }
     };
-    stream.set_timeout(Some(DEADLINE));
+    stream.set_timeout(Some(HANG_LIMIT));
     stream.write_all(word.as_bytes()).expect("written");
-    let mut said = String::new();
-    (&stream).read_to_string(&mut said).expect("answered");
-    said
+    let mut text = String::new();
+    (&stream).read_to_string(&mut text).expect("answered");
+    text
 }
 
-/// Ports of this process's own, as several test programs may run at a time.
+/// Returns a port of this process's own, since several test programs may run at a time.
 fn port() -> u16 {
     20_000 + (std::process::id() % 10_000) as u16
 }
@@ -100,63 +100,63 @@ fn two_programs_have_the_same_address_and_port() {
     for reuse in ["reuse", "not"] {
         let words = ["own", &port.to_string(), reuse];
         let mut programs: Vec<_> = (0..2).map(|each| Program::start(&format!("{reuse}{each}"), &words)).collect();
-        // Both listen before either is used.
-        programs.iter_mut().for_each(|program| program.says("listens"));
+        // Both programs listen before either one is used.
+        programs.iter_mut().for_each(|program| program.prints("listens"));
         for (each, program) in programs.iter_mut().enumerate() {
             let client = program.other_end();
             let word = format!("p{each}");
             assert_eq!(answer(&client, "10.0.0.1", port, &word), format!("{word} 10.0.0.1"));
             assert_eq!(answer(&client, "10.0.0.1", port, "end"), "end 10.0.0.1");
-            program.ends();
+            program.succeeds();
         }
     }
 }
 
 #[test]
-fn a_wildcard_listens_on_the_nics_addresses_and_the_kernels() {
+fn a_wildcard_listener_has_the_addresses_of_nic_and_kernel() {
     if !has("python3") {
         return;
     }
     let port = port() + 10_000;
     let mut server = Program::start("wildcard", &["wildcard", &port.to_string()]);
-    server.says("listens");
+    server.prints("listens");
     let client = server.other_end();
     for _ in 0..3 {
         assert_eq!(answer(&client, "10.0.0.1", port, "a"), "a ::ffff:10.0.0.1");
         assert_eq!(answer(&client, "fd00:abe::1", port, "b"), "b fd00:abe::1");
         let mut local = std::net::TcpStream::connect(("127.0.0.1", port)).expect("connected");
         local.write_all(b"c").expect("written");
-        let mut said = String::new();
-        local.read_to_string(&mut said).expect("answered");
-        assert_eq!(said, "c ::ffff:127.0.0.1");
+        let mut text = String::new();
+        local.read_to_string(&mut text).expect("answered");
+        assert_eq!(text, "c ::ffff:127.0.0.1");
     }
     assert_eq!(answer(&client, "10.0.0.1", port, "end"), "end ::ffff:10.0.0.1");
-    server.ends();
+    server.succeeds();
 }
 
 #[test]
-fn a_program_connects_by_its_nic() {
+fn a_program_connects_through_its_nic() {
     if !has("python3") {
         return;
     }
     let port = port();
     let mut program = Program::start("connect", &["connect", &port.to_string()]);
-    program.says("begins");
+    program.prints("begins");
     let runtime = program.other_end();
     let listener = TcpListener::bind(&runtime, ([10, 0, 0, 2], port).into()).expect("a listener");
-    listener.set_timeout(Some(DEADLINE));
+    listener.set_timeout(Some(HANG_LIMIT));
     let accept = |word: &[u8], from: Option<u16>| {
         let (stream, peer) = listener.accept().expect("a connection");
-        stream.set_timeout(Some(DEADLINE));
+        stream.set_timeout(Some(HANG_LIMIT));
         assert!(from.is_none_or(|from| peer.port() == from), "{peer}");
-        let mut said = [0; 3];
-        stream.read_exact(&mut said).expect("said");
-        assert_eq!(said, word);
+        let mut text = [0; 3];
+        stream.read_exact(&mut text).expect("text");
+        assert_eq!(text, word);
         stream
     };
     let (one, two) = (accept(b"one", None), accept(b"two", Some(port + 2)));
     for stream in [one, two] {
         stream.write_all(b"ok").expect("written");
     }
-    program.ends();
+    program.succeeds();
 }

@@ -1,4 +1,4 @@
-/* Threads that are cancelled in a wait end there, and leave nothing locked: tests/waits.rs connects and sends nothing. */
+/* A thread that is cancelled in a wait ends there, and leaves nothing locked. tests/waits.rs connects and sends nothing. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <poll.h>
@@ -73,7 +73,7 @@ int main(void)
     listener = socket(AF_INET, SOCK_STREAM, 0);
     if (bind(listener, (struct sockaddr *)&own, sizeof own) || listen(listener, 4))
         return 3;
-    /* A listener of ours may open when it is first waited for. */
+    /* A datapath listener is opened by the first wait for it. */
     struct pollfd first = { .fd = listener, .events = POLLIN };
     poll(&first, 1, 0);
     printf("!connect 7001\n");
@@ -82,13 +82,13 @@ int main(void)
     struct epoll_event event = { .events = EPOLLIN };
     if (epoll_ctl(epoll, EPOLL_CTL_ADD, connection, &event))
         return 4;
-    /* From the second time on with handlers of both kinds, since waits then find out whose signal came. */
+    /* From the second round on there are handlers with and without SA_RESTART; waits then query the pending signals. */
     for (int round = 0; round < 3; round++) {
         for (size_t at = 0; at < sizeof waits / sizeof *waits; at++) {
             pthread_t thread;
             void *end = NULL;
             pthread_create(&thread, NULL, waits[at], NULL);
-            /* Before the thread is in its wait, and in it. */
+            /* Cancels before the wait begins, and during it. */
             if (round < 2)
                 usleep(30000);
             pthread_cancel(thread);

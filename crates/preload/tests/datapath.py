@@ -1,4 +1,4 @@
-# A server whose epoll set mixes the datapath's sockets with descriptors of the kernel; tests/datapath.rs is its client.
+# A server whose epoll set contains datapath sockets and kernel descriptors. tests/datapath.rs is its client.
 
 import errno, fcntl, os, select, signal, socket, struct, sys, termios, threading, time
 
@@ -15,11 +15,11 @@ assert os.fstat(listener.fileno()).st_mode & 0o170000 == 0o140000
 listener.setblocking(False)
 try:
     listener.accept()
-    raise AssertionError("nobody has connected")
+    raise AssertionError("no connection was accepted")
 except BlockingIOError:
     pass
 
-# The kernel's: an eventfd that a thread writes to, and a listener on loopback that it connects to.
+# The kernel descriptors: an eventfd that a thread writes to, and a listener on loopback that it connects to.
 event = os.eventfd(0, os.EFD_NONBLOCK)
 local = socket.create_server(("127.0.0.1", 0))
 stop = threading.Event()
@@ -37,10 +37,10 @@ epoll = select.epoll()
 for source in (event, listener, local):
     epoll.register(source, select.EPOLLIN)
 
-# Until the client has seen that both of the kernel's were served while it kept the server busy.
+# Loops until both kernel descriptors were served while the client kept the server busy.
 connection, ended, seen = None, False, set()
 while not ended:
-    for number, told in epoll.poll():
+    for number, events in epoll.poll():
         if number == event:
             assert os.eventfd_read(event) > 0
             seen.add("event")
@@ -51,7 +51,7 @@ while not ended:
             seen.add("local")
         elif number == listener.fileno():
             connection, peer = listener.accept()
-            # The client's next connection may come before the end of this one is seen.
+            # The client's next connection may arrive before the end of this one is read.
             epoll.unregister(listener)
             assert peer == connection.getpeername() and peer[0] == "10.0.0.2", peer
             assert connection.getsockname() == OWN
@@ -71,10 +71,10 @@ while not ended:
                 epoll.unregister(connection)
                 connection.close()
                 ended = True
-                # The next one may be there already, and is for later.
+                # The next connection may be ready already; it is accepted later.
                 break
 stop.set()
-disturber_ends = time.monotonic() + 20
+disturber_ends = time.monotonic() + 120
 while disturber.is_alive():
     assert time.monotonic() < disturber_ends
     for number, _ in epoll.poll(0.01):
@@ -83,7 +83,7 @@ while disturber.is_alive():
         elif number == event:
             os.eventfd_read(event)
 
-# A child that was forked closes what is its own, and its parent's connection lives on; then a duplicate outlives it.
+# A forked child closes its descriptors, and its parent's connection stays open; then a duplicate outlives the original.
 listener.setblocking(True)
 connection, _ = listener.accept()
 child = os.fork()
@@ -102,7 +102,7 @@ assert os.read(number, 1) == b"", "and is the file's"
 os.write(duplicate, b"duplicate")
 os.close(duplicate)
 
-# A signal ends a wait.
+# A signal ends a wait with EINTR.
 class Rang(Exception):
     pass
 

@@ -1,8 +1,8 @@
-# Every family of calls that moves bytes, told line by line; tests/families.rs runs it with the library and without, and
-# what it says must be the same: the kernel is the oracle.
+# Every family of calls that transfers bytes, one line per result. tests/families.rs runs this with the library and without,
+# and compares the output: the kernel is the oracle.
 #
-# `families.py ours OWN PEER` tells; `families.py peer OWN PEER`, in the namespace of the far end and never with the library,
-# does what it is told. They speak over standard input, which is a socket between them.
+# `families.py program OWN PEER` prints the results; `families.py peer OWN PEER`, in the far namespace and never with the
+# library, executes its commands. They communicate over standard input, which is a socket pair.
 
 import array, ctypes, errno, fcntl, hashlib, json, os, random, select, signal, socket, struct, sys, tempfile, termios, threading, time, traceback
 
@@ -74,7 +74,7 @@ def number_of(fd, request):
         return errno.errorcode[error.errno]
 
 def until(condition):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.002)
@@ -82,7 +82,7 @@ def until(condition):
 port = 7100
 
 def pair():
-    "A connection: ours, which was accepted, and `s` at the peer."
+    "Makes a connection: returns the accepted end; the peer has the other as `s`."
     global port
     port += 1
     listener = socket.create_server((OWN, port))
@@ -190,7 +190,7 @@ def is_reset(c):
     except BlockingIOError:
         return False
     except OSError as error:
-        say("told by the peek", errno.errorcode[error.errno])
+        say("reported by the peek", errno.errorcode[error.errno])
         return True
 
 class mmsghdr(ctypes.Structure):
@@ -234,7 +234,7 @@ def files():
         file.flush()
         peer("got = hashlib.sha256(); total = 0\ndef take(n):\n global total\n while n:\n  b = s.recv(min(n, 65536)); assert b; got.update(b); total += len(b); n -= len(b)")
         os.lseek(file.fileno(), 0, 0)
-        # In pieces, as the socket is blocking all of each.
+        # In several calls. The socket blocks, so each call sends all of its part.
         reader = threading.Thread(target=lambda: peer("take(1_000_000 + 10 + 5 + 999_990)"))
         reader.start()
         attempt("without an offset", os.sendfile, c.fileno(), file.fileno(), None, 10)
@@ -251,7 +251,7 @@ def files():
         attempt("beyond", os.sendfile, c.fileno(), file.fileno(), 5_000_000, 10)
         attempt("before", os.sendfile, c.fileno(), file.fileno(), -1, 10)
         attempt("no file", os.sendfile, c.fileno(), 9999, 0, 10)
-        # Without waiting: what was taken is what the file's place says.
+        # Non-blocking: the file's offset shows how much was sent.
         c.setblocking(False)
         total = 0
         while True:
@@ -273,7 +273,7 @@ def stdio():
     fileno = [libc.fileno(stream) for stream in streams]
     say("fileno", [n > 2 and os.fstat(n).st_mode & 0o170000 == 0o140000 for n in fileno], fileno[0] != fileno[1])
     reader, writer = [POINTER(stream) for stream in streams]
-    # As a line-by-line server of C's does it.
+    # As a line-based server written in C does it.
     peer("f = s.makefile('rw'); f.write('HELO you\\nDATA\\n' + 'x' * 10000 + '\\n'); f.flush()")
     line, room = POINTER(None), ctypes.c_size_t(0)
     for _ in range(3):
@@ -291,7 +291,7 @@ def stdio():
     closing.join()
     say(peer("r = f.readline()"))
     say("not a descriptor", libc.fdopen(9999, b"r"))
-    # Both ways in one, and its end.
+    # One stream for both directions, and its end.
     c = pair()
     stream = POINTER(libc.fdopen(c.detach(), b"r+"))
     peer("f = s.makefile('rw'); f.write('one\\n'); f.flush()")
@@ -357,7 +357,7 @@ giver.start(); checker.start()""")
         same = same and b == whole[at:at + len(b)]
         at += len(b)
     sender.join()
-    say("ours", same, "theirs", peer("checker.join(); giver.join(); r = same"))
+    say("here", same, "at the peer", peer("checker.join(); giver.join(); r = same"))
 
 # --- UDP ---
 
@@ -375,12 +375,12 @@ def bound(address=None, family=socket.AF_INET):
     return u
 
 def datagrams():
-    peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(10); r = u.getsockname()[1]")
+    peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(120); r = u.getsockname()[1]")
     for address in (None, "0.0.0.0"):
         u = bound(address)
         port = u.getsockname()[1]
         say("bound", u.getsockname()[0])
-        attempt("nobody", u.send, b"x")
+        attempt("absent peer", u.send, b"x")
         attempt("no peer", u.getpeername)
         attempt("nothing", u.recv, 10, socket.MSG_DONTWAIT)
         say("FIONREAD", number_of(u, termios.FIONREAD))
@@ -389,7 +389,7 @@ def datagrams():
         data, source = u.recvfrom(100)
         say(data, source[0])
         attempt("cut", u.recv, 5)
-        attempt("cut, and told", u.recv_into, bytearray(5), 5, socket.MSG_TRUNC | socket.MSG_PEEK)
+        attempt("truncated, and reported", u.recv_into, bytearray(5), 5, socket.MSG_TRUNC | socket.MSG_PEEK)
         message = u.recvmsg(5)
         say(message[0], message[1], bool(message[2] & socket.MSG_TRUNC), message[3][0])
         attempt("empty", u.recv, 10)
@@ -404,9 +404,9 @@ def datagrams():
         say(u.sendto(b"answer", source), u.sendmsg([b"in ", b"parts"], [], 0, source), u.sendto(b"", source))
         say([peer("r = u.recv(100).decode()") for _ in range(3)])
         attempt("no port", u.sendto, b"x", (PEER, 0))
-        attempt("everybody", u.sendto, b"x", ("10.8.0.255", 9))
+        attempt("broadcast", u.sendto, b"x", ("10.8.0.255", 9))
         u.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-        attempt("everybody, allowed", u.sendto, b"x", ("10.8.0.255", 9))
+        attempt("broadcast, allowed", u.sendto, b"x", ("10.8.0.255", 9))
         u.connect(source)
         say("connected", u.getsockname()[0] == OWN, u.getsockname()[1] == port, u.getpeername() == source)
         attempt("send", u.send, b"connected")
@@ -415,7 +415,7 @@ def datagrams():
         peer(f"v = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); v.bind((PEER, 0)); v.sendto(b'stranger', (OWN, {port})); u.sendto(b'peer', (OWN, {port}))")
         attempt("from before", u.recv, 100)
         attempt("from the peer", u.recv, 100)
-        attempt("from nobody else", u.recv, 100, socket.MSG_DONTWAIT)
+        attempt("from no other peer", u.recv, 100, socket.MSG_DONTWAIT)
         u.shutdown(socket.SHUT_WR)
         attempt("after shutdown", lambda: u.send(b"x", socket.MSG_NOSIGNAL))
         u.close()
@@ -434,18 +434,18 @@ def nobody_there():
 def both_sides():
     u = bound("0.0.0.0")
     port = u.getsockname()[1]
-    peer(f"u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(10)")
+    peer(f"u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(120)")
     local = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     local.bind(("127.0.0.1", 0))
     heard = set()
-    # Blocking: whichever comes.
+    # A blocking receive returns a datagram from either side.
     for send in (lambda: peer(f"u.sendto(b'far', (OWN, {port}))"), lambda: local.sendto(b"near", ("127.0.0.1", port))):
         threading.Timer(0.05, send).start()
         data, source = u.recvfrom(10)
         say(data, source[0])
         say(u.sendto(b"to " + data, source))
     say(peer("r = u.recv(10).decode()"), local.recv(10))
-    # Neither side keeps the other waiting.
+    # Neither side starves the other.
     peer(f"[u.sendto(b'far', (OWN, {port})) for _ in range(100)]; u.setblocking(1)")
     for _ in range(100):
         local.sendto(b"near", ("127.0.0.1", port))
@@ -456,7 +456,7 @@ def both_sides():
     say(u.send(b"local now"), local.recv(20), u.getsockname()[0])
 
 def packet_information():
-    peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(10)")
+    peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(120)")
     u = bound("0.0.0.0")
     port = u.getsockname()[1]
     u.setsockopt(socket.IPPROTO_IP, 8, 1)
@@ -473,7 +473,7 @@ def packet_information():
 
 def version_six():
     own, far = "fd08::1", "fd08::2"
-    peer(f"u = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); u.bind(('::', 0)); u.settimeout(10); v = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); v.settimeout(10)")
+    peer(f"u = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); u.bind(('::', 0)); u.settimeout(120); v = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); v.settimeout(120)")
     u = bound("::", socket.AF_INET6)
     port = u.getsockname()[1]
     u.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
@@ -488,12 +488,12 @@ def version_six():
     say(c.getsockname()[0], c.getpeername()[0], c.send(b"x"), peer("r = u.recv(10).decode()"))
 
 def same_port():
-    "As iperf3's server does it: the socket that heard is connected to whom it heard, and another one takes its place."
+    "As in iperf3's server: the receiving socket is connected to the sender, and a new socket replaces it."
     first = patient(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     first.bind(("0.0.0.0", 7098))
     port = 7098
-    peer(f"u, v = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]; u.settimeout(10); u.sendto(b'one', (OWN, {port}))")
+    peer(f"u, v = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]; u.settimeout(120); u.sendto(b'one', (OWN, {port}))")
     data, source = first.recvfrom(10)
     first.connect(source)
     second = patient(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
@@ -507,9 +507,9 @@ def same_port():
 
 def batches_of_datagrams():
     keep = []
-    peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(10)")
+    peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(120)")
     far = peer("r = u.getsockname()[1]")
-    # A socket that was not bound is, by what it sends.
+    # Sending binds an unbound socket.
     u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     name = ctypes.create_string_buffer(struct.pack("=H", socket.AF_INET) + struct.pack("!H", far) + socket.inet_aton(PEER) + bytes(8), 16)
     out = batch([ctypes.create_string_buffer(text(n, n), n) for n in (1, 100, 1000)], keep, name)
@@ -533,7 +533,7 @@ def batches_of_datagrams():
 def readiness():
     u = bound("0.0.0.0")
     port = u.getsockname()[1]
-    peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(10)")
+    peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(120)")
     local = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     local.bind(("127.0.0.1", 0))
     epoll = select.epoll()
@@ -553,9 +553,9 @@ def limits():
     attempt("in time", u.recv, 10)
     u.settimeout(0.02)
     attempt("in time", u.recv, 10)
-    peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(10)")
+    peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(120)")
     threading.Timer(0.05, lambda: peer(f"u.sendto(b'late', (OWN, {u.getsockname()[1]}))")).start()
-    u.settimeout(10)
+    u.settimeout(120)
     attempt("late", u.recv, 10)
 
 for name in sys.argv[4:] or ("edges", "messages", "resets", "batches_of_a_stream", "files", "stdio", "integrity", "datagrams", "nobody_there", "both_sides", "packet_information", "version_six", "same_port", "batches_of_datagrams", "limits", "readiness"):

@@ -1,36 +1,34 @@
-//! Every family of calls that moves bytes, over the datapath and over the kernel: an unmodified program says the same.
+//! Every family of calls that transfers bytes: an unmodified program prints the same over the datapath and over the kernel.
 
 mod common;
-#[path = "../../nic/tests/common/namespace.rs"]
-mod namespace;
-
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 use abey_datapath::{Runtime, UdpSocket};
+use abey_testbed::namespace::{HANG_LIMIT, in_namespace, inside, until};
+use abey_testbed::network::{add_neighbours, checked_veth};
 use common::{has, preloaded};
-use namespace::{PATIENCE, checked_veth, in_namespace, inside, introduce, until};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/families.py");
 const DATAPATH: &str = r#"{"nic":"af_xdp:near0","mode":"MODE","addresses":["10.8.0.1/24","fd08::1/64"]}"#;
 
-/// Datagrams that the kernel has handed to sockets in the calling thread's namespace.
+/// Returns the number of datagrams that the kernel has delivered to sockets in the calling thread's namespace.
 fn datagrams_of_kernel() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("counters");
     let values = text.lines().filter(|line| line.starts_with("Udp:")).nth(1).expect("values");
     values.split(' ').nth(1).expect("received").parse().expect("a number")
 }
 
-/// What the program says of some scenarios, by the kernel's sockets or, in a mode, by ours.
-fn said(far: &File, mode: Option<&str>, scenarios: &[&str]) -> String {
-    let (ours, theirs) = UnixStream::pair().expect("a pair");
+/// Runs some scenarios over the kernel, or in a mode over the datapath. Returns the program's output.
+fn output_of(far: &File, mode: Option<&str>, scenarios: &[&str]) -> String {
+    let (program_end, peer_end) = UnixStream::pair().expect("a pair");
     let start = |mut command: Command, role: &str, control: UnixStream| -> Child {
         command.args([SCRIPT, role, "10.8.0.1", "10.8.0.2"]).args(scenarios);
         command.stdin(Stdio::from(OwnedFd::from(control))).stdout(Stdio::piped()).spawn().expect("it starts")
     };
-    let mut peer = inside(far, || start(Command::new("python3"), "peer", theirs));
+    let mut peer = inside(far, || start(Command::new("python3"), "peer", peer_end));
     let command = match mode {
         Some(mode) => {
             let datapath = DATAPATH.replace("MODE", mode);
@@ -38,30 +36,31 @@ fn said(far: &File, mode: Option<&str>, scenarios: &[&str]) -> String {
         }
         None => Command::new("python3"),
     };
-    let output = start(command, "ours", ours).wait_with_output().expect("waited for");
+    let output = start(command, "program", program_end).wait_with_output().expect("waited for");
     assert!(output.status.success(), "{}", output.status);
     peer.wait().expect("it ends with the other");
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// `loopback`: datagrams that stay with the kernel, whoever has the rest.
+/// Compares the datapath's output in each mode with the kernel's. `loopback` is the number of datagrams that the kernel
+/// delivers in both cases.
 fn compare(modes: &[&str], scenarios: &[&str], loopback: u64) {
     if !has("python3") || !has("ethtool") {
         return;
     }
     in_namespace(|| {
         let far = checked_veth(1);
-        introduce(&far);
-        let kernel = said(&far, None, scenarios);
+        add_neighbours(&far);
+        let kernel = output_of(&far, None, scenarios);
         for mode in modes {
             let before = datagrams_of_kernel();
-            let ours = said(&far, Some(mode), scenarios);
-            assert_eq!(datagrams_of_kernel() - before, loopback, "{mode}: the NIC's are ours");
-            let differ = kernel.lines().zip(ours.lines()).position(|(kernel, ours)| kernel != ours);
+            let datapath = output_of(&far, Some(mode), scenarios);
+            assert_eq!(datagrams_of_kernel() - before, loopback, "{mode}: the kernel delivered datagrams of the NIC");
+            let differ = kernel.lines().zip(datapath.lines()).position(|(kernel, datapath)| kernel != datapath);
             let first = differ.unwrap_or(0).saturating_sub(5);
-            let around = |said: &str| said.lines().skip(first).take(9).collect::<Vec<_>>().join("\n  ");
-            let (near, far) = (around(&kernel), around(&ours));
-            assert!(kernel == ours, "{mode}: the sixth line is another\nthe kernel:\n  {near}\nours:\n  {far}");
+            let around = |text: &str| text.lines().skip(first).take(9).collect::<Vec<_>>().join("\n  ");
+            let (near, far) = (around(&kernel), around(&datapath));
+            assert!(kernel == datapath, "{mode}: a line differs\nthe kernel:\n  {near}\nthe datapath:\n  {far}");
             assert!(!kernel.contains("failed:"), "{kernel}");
         }
     });
@@ -89,12 +88,12 @@ fn datagrams() {
 
 #[test]
 fn datagrams_from_both_sides() {
-    // As the script sends them over loopback, to and fro.
+    // The datagrams that the script sends over loopback.
     compare(&["base"], &["both_sides", "readiness"], 104);
 }
 
 #[test]
-fn over_a_nic_that_the_kernel_does_not_have() {
+fn udp_over_a_shared_memory_nic() {
     const ECHO: &str = "
 import socket
 u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -123,8 +122,8 @@ assert peer[0] == '10.0.0.2' and u.getsockname() == ('10.0.0.1', 7)
     let client = client.expect("attached");
     let socket = UdpSocket::bind(&client, ([10, 0, 0, 2], 0).into()).expect("bound");
     socket.connect(Some(([10, 0, 0, 1], 7).into())).expect("connected");
-    socket.set_timeout(Some(PATIENCE));
-    // The NIC is there before the socket: until then nobody has the port.
+    socket.set_timeout(Some(HANG_LIMIT));
+    // The NIC exists a moment before the socket does.
     until("the server hears", || {
         let sent = socket.send_to(b"hello", None);
         sent.is_ok() && socket.recv_with(false, |message| message.payload == b"hello").is_ok_and(|same| same)

@@ -1,4 +1,4 @@
-//! Ordinary programs do the same with the library as without: the same output, the same exit status.
+//! Ordinary programs have the same output and exit status with the library as without it.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use common::preloaded;
 
-/// A program and arguments; each is deterministic, and none needs a network.
+/// Programs with their arguments. Each is deterministic, and none needs a network.
 const PROGRAMS: [&[&str]; 34] = [
     &["ls", "-la", "/usr"],
     &["ls", "/there/is/no/such/place"],
@@ -53,8 +53,8 @@ const PROGRAMS: [&[&str]; 34] = [
 ];
 
 #[test]
-fn they_do_the_same() {
-    let datapath = r#"{"nic":"memory:nobody","mode":"suspend20","addresses":["10.0.0.1/24"]}"#;
+fn output_and_status_are_unchanged() {
+    let datapath = r#"{"nic":"memory:absent","mode":"suspend20","addresses":["10.0.0.1/24"]}"#;
     let mut compared = 0;
     for program in PROGRAMS {
         let plain = Command::new(program[0]).args(&program[1..]).stdin(Stdio::null()).output();
@@ -69,5 +69,5 @@ fn they_do_the_same() {
         }
         compared += 1;
     }
-    assert!(compared >= 15, "{compared} programs of {} were there", PROGRAMS.len());
+    assert!(compared >= 15, "{compared} programs of {} are installed", PROGRAMS.len());
 }

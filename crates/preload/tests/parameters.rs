@@ -1,4 +1,4 @@
-//! Parameters reach every epoll instance and socket, and nothing else changes.
+//! The mode's parameters are set on every epoll instance and socket, and nothing else changes.
 
 mod common;
 
@@ -10,13 +10,13 @@ use common::{guest, is_guest, library, preloaded, run, succeeds, succeeds_silent
 use rustix::thread::CapabilitySet;
 
 const SUSPEND: (&str, &str) = ("ABEY_EPOLL", "0,64,1");
-const TOLD_NOTHING: (&str, &str) = ("ABEY_TOLD", abey_linux::library::TOLD_NOTHING);
-/// What a guest expects its epoll instances to have, as `usecs,budget,prefer`.
+const NOTHING_PRINTED: (&str, &str) = ("ABEY_TOLD", abey_linux::library::NOTHING_PRINTED);
+/// The variable with the parameters that a guest expects of its epoll instances, as `usecs,budget,prefer`.
 const EXPECTED: &str = "PRELOAD_TEST_EXPECTED";
 
 fn own(fd: libc::c_int) -> OwnedFd {
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: a new descriptor, which nothing else owns.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -51,13 +51,13 @@ fn guest_epoll() {
         return;
     }
     let expected = std::env::var(EXPECTED).expect("an expectation");
-    // SAFETY: takes no pointers; errno is always there.
+    // SAFETY: takes no pointers; every thread has an errno.
     unsafe {
         *libc::__errno_location() = 77;
         let old = own(libc::epoll_create(1));
         assert_eq!(parameters(&old), expected);
         let (first, second) = (new_epoll(), new_epoll());
-        assert_eq!(*libc::__errno_location(), 77, "errno is left alone");
+        assert_eq!(*libc::__errno_location(), 77, "errno is unchanged");
         assert_eq!([parameters(&first), parameters(&second)], [expected.clone(), expected.clone()]);
         assert_eq!(libc::fcntl(first.as_raw_fd(), libc::F_GETFD), libc::FD_CLOEXEC);
         assert_eq!(libc::epoll_create(0), -1);
@@ -72,7 +72,7 @@ fn guest_epoll() {
         assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
         assert_eq!(status, 0, "the forked child's instances");
     }
-    // And, once, after exec.
+    // Once more after exec.
     if std::env::var_os("PRELOAD_TEST_AGAIN").is_none() {
         let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
         again.args(std::env::args_os().skip(1)).env("PRELOAD_TEST_AGAIN", "1");
@@ -85,13 +85,13 @@ fn every_epoll_instance_has_the_parameters_also_after_fork_and_exec() {
     if lacks_parameters() {
         return;
     }
-    for (told, expected) in [("0,64,1", "0,64,1"), ("1000,8,0", "1000,8,0")] {
-        succeeds_silently(guest("guest_epoll", &[("ABEY_EPOLL", told), (EXPECTED, expected)]));
+    for (given, expected) in [("0,64,1", "0,64,1"), ("1000,8,0", "1000,8,0")] {
+        succeeds_silently(guest("guest_epoll", &[("ABEY_EPOLL", given), (EXPECTED, expected)]));
     }
 }
 
 #[test]
-fn a_process_can_be_left_out() {
+fn a_process_can_be_excluded() {
     if lacks_parameters() {
         return;
     }
@@ -131,14 +131,14 @@ fn guest_without_capability() {
 }
 
 #[test]
-fn a_failure_is_said_once_in_a_tree_of_processes_and_the_program_runs_on() {
+fn a_failure_is_printed_once_per_tree_of_processes_and_the_program_continues() {
     if lacks_parameters() {
         return;
     }
-    let variables = [("ABEY_EPOLL", "0,65,1"), ("ABEY_MODE", "suspend20"), TOLD_NOTHING];
-    let said = succeeds(guest("guest_without_capability", &variables));
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.starts_with("libabey.so: mode suspend20: an epoll busy-poll budget of 65 packets"), "{said}");
+    let variables = [("ABEY_EPOLL", "0,65,1"), ("ABEY_MODE", "suspend20"), NOTHING_PRINTED];
+    let errors = succeeds(guest("guest_without_capability", &variables));
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.starts_with("libabey.so: mode suspend20: an epoll busy-poll budget of 65 packets"), "{errors}");
 }
 
 #[test]
@@ -148,9 +148,9 @@ fn a_failure_stops_a_strict_program_with_status_3() {
     }
     let variables = [("ABEY_EPOLL", "0,65,1"), ("ABEY_STRICT", "1")];
     let output = run(guest("guest_without_capability", &variables));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn guest_sockets() {
 }
 
 #[test]
-fn every_internet_socket_busy_polls() {
+fn every_ip_socket_busy_polls() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: SO_BUSY_POLL needs CAP_NET_ADMIN");
         return;
@@ -190,20 +190,20 @@ fn every_internet_socket_busy_polls() {
 }
 
 #[test]
-fn mistakes_in_the_environment_are_reported_once() {
+fn invalid_variables_are_reported_once() {
     for (name, value, part) in [
         ("ABEY_SKIPP", "sh", "there is no variable ABEY_SKIPP: did you mean ABEY_SKIP?"),
         ("ABEY_EPOLL", "64", "ABEY_EPOLL=64 is not usable: write microseconds"),
         ("ABEY_ZERO_TIMEOUT", "1", "ABEY_ZERO_TIMEOUT=1 is not usable: write poll"),
     ] {
         let script = || ["-c", "/bin/true; /bin/true; exec /bin/true"];
-        let mut command = preloaded("/bin/sh", &[(name, value), TOLD_NOTHING]);
+        let mut command = preloaded("/bin/sh", &[(name, value), NOTHING_PRINTED]);
         command.args(script());
-        let said = succeeds(command);
-        assert!(said.starts_with(&format!("libabey.so: {part}")), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let errors = succeeds(command);
+        assert!(errors.starts_with(&format!("libabey.so: {part}")), "{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
 
-        let mut strict = preloaded("/bin/sh", &[(name, value), TOLD_NOTHING, ("ABEY_STRICT", "1")]);
+        let mut strict = preloaded("/bin/sh", &[(name, value), NOTHING_PRINTED, ("ABEY_STRICT", "1")]);
         strict.args(script());
         let output = run(strict);
         assert_eq!(output.status.code(), Some(3), "{output:?}");
@@ -226,14 +226,14 @@ fn guest_daemon() {
 }
 
 #[test]
-fn a_line_is_never_written_into_another_file_that_took_the_place_of_standard_error() {
+fn nothing_is_printed_to_a_file_that_replaced_standard_error() {
     if !lacks_parameters() {
         succeeds_silently(guest("guest_daemon", &[("ABEY_EPOLL", "0,65,1")]));
     }
 }
 
 #[test]
-fn a_program_without_epoll_notices_nothing() {
+fn a_program_without_epoll_is_unchanged() {
     let everything = [
         SUSPEND,
         ("ABEY_MAX_WAIT", "1ms"),
@@ -261,7 +261,7 @@ fn executing_the_library_prints_its_version() {
 }
 
 #[test]
-fn it_exports_what_it_interposes_and_its_entry() {
+fn the_library_exports_the_interposed_calls_and_its_entry() {
     let mut nm = std::process::Command::new("nm");
     let Ok(output) = nm.args(["-D", "--defined-only", "--format=posix"]).arg(library()).output() else {
         eprintln!("skipped: nm is not installed");

@@ -1,11 +1,11 @@
-# Waits in every way on sockets, descriptors of the kernel and both, and says what came of it. Run in two worlds by
-# tests/waits.rs, which is the peer: what is printed must be the same.
+# Waits with every call for sockets, for kernel descriptors and for both, and prints the results. tests/waits.rs runs this
+# over the kernel and over the datapath, compares the output, and is the peer.
 #
-# A line that begins with "!" is a command to the peer, which answers with a line; all others are the result.
+# A line that begins with "!" is a command to the peer, which answers with a line. All other lines are results.
 
 import asyncio, ctypes, errno, faulthandler, fcntl, os, select, signal, socket, struct, sys, termios, threading, time
 
-# The test's alarm ends it later, and not at all once the timer of the signals below has taken its place.
+# The test's alarm would be later, and is replaced by the timer of the signals below.
 faulthandler.dump_traceback_later(50, exit=True)
 OWN, PEER = os.environ["SCENARIO_OWN"], os.environ["SCENARIO_PEER"]
 libc = ctypes.CDLL(None, use_errno=True)
@@ -23,7 +23,7 @@ def peer(*words):
     return answer
 
 
-# Calls as C has them.
+# The C functions.
 
 class PollFd(ctypes.Structure):
     _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
@@ -102,12 +102,12 @@ def choose(reads=(), writes=(), excepts=(), seconds=0, call="select", mask=None)
         answer = libc.pselect(count, *sets, time_of(Timespec, seconds), mask)
     answer = result(answer)
     places = {one.fileno(): at for at, one in enumerate(everyone)}
-    told = [[places.get(fd, fd) for fd in one] for one in in_sets(sets, count)]
-    return answer, told, left.sec + left.usec / 1e6
+    results = [[places.get(fd, fd) for fd in one] for one in in_sets(sets, count)]
+    return answer, results, left.sec + left.usec / 1e6
 
 
 class Poll:
-    """An epoll, by the calls themselves."""
+    """An epoll instance, used through the C functions."""
 
     def __init__(self):
         self.fd = libc.epoll_create1(0o2000000)
@@ -121,7 +121,7 @@ class Poll:
         return result(libc.epoll_ctl(self.fd, {"add": 1, "del": 2, "mod": 3}[op], fd, ctypes.byref(event)))
 
     def wait(self, seconds=0, room=16, call="epoll_wait", mask=None):
-        # Beside sockets that are ready the kernel's members are looked at every 100 us only.
+        # While sockets are ready, the kernel members are checked every 100 us only.
         time.sleep(0.0005)
         events = (EpollEvent * room)()
         millis = -1 if seconds is None else int(seconds * 1000)
@@ -141,12 +141,12 @@ class Poll:
 
 
 def until(fd, bits, seconds=10):
-    """Waits until a descriptor is ready for all of these: what the peer did has come."""
+    """Waits until a descriptor is ready for all of these conditions, and so what the peer did has arrived."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        told = select.poll()
-        told.register(fd, ALL)
-        if any(revents & bits == bits for _, revents in told.poll(0)):
+        results = select.poll()
+        results.register(fd, ALL)
+        if any(revents & bits == bits for _, revents in results.poll(0)):
             return
         time.sleep(0.002)
     raise AssertionError("never came: " + names(bits))
@@ -157,7 +157,7 @@ def listening():
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((OWN, next(ports)))
     listener.listen(8)
-    # A listener of ours may open when it is first waited for.
+    # A datapath listener is opened by the first wait for it.
     poll([(listener, IN)])
     return listener
 
@@ -170,7 +170,7 @@ def connected(listener):
 
 
 def bytes_to_read(connection, count):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, bytes(4)))[0] < count:
         assert time.monotonic() < end
         time.sleep(0.002)
@@ -223,9 +223,9 @@ def mixed():
     say("a pipe", poll(quiet, None), poll(quiet, None, "ppoll"))
     peer("send", number, "x")
     until(connection, IN)
-    say("and ours", poll(quiet, None), poll(quiet, 0))
+    say("and the datapath", poll(quiet, None), poll(quiet, 0))
     os.read(reader, 9)
-    say("ours", poll(quiet, None))
+    say("datapath", poll(quiet, None))
     connection.recv(9)
     right.send(b"y")
     os.eventfd_write(event, 3)
@@ -258,8 +258,8 @@ def selects():
     left = choose([connection], seconds=0.1)[2]
     say("time passed", left == 0)
     peer("later", 30, "send", number, "x")
-    answer, told, left = choose([connection], seconds=50)
-    say("time is left", answer, told, 40 < left < 50)
+    answer, results, left = choose([connection], seconds=50)
+    say("time is left", answer, results, 40 < left < 50)
     high = fcntl.fcntl(connection, fcntl.F_DUPFD, 1500)
     far = os.fdopen(high, "rb", 0)
     say("beyond 1024", choose([far, pipe], [end], [], None)[:2])
@@ -335,7 +335,7 @@ def names_of_members():
     os.close(other)
     say("both are", epoll.wait(0.01))
     second, number = connected(listener)
-    # Most often it has the number anyway.
+    # It usually has this descriptor anyway.
     if second.fileno() != number_of_it:
         os.dup2(second.fileno(), number_of_it)
         second.close()
@@ -397,7 +397,7 @@ def nested():
     say(inner.wait(1))
     connection, _ = listener.accept()
     say("taken", third.wait(0.01), outer.wait(0.01), poll([(inner, IN)], 0.01), inner.wait(0.01))
-    say("ours in both", outer.control("add", connection, IN, 5), outer.wait(0.01))
+    say("datapath socket in both", outer.control("add", connection, IN, 5), outer.wait(0.01))
     peer("send", number, "x")
     say(outer.wait(10), third.wait(1), poll([(inner, IN), (outer, IN), (connection, IN)], 1))
     connection.recv(9)
@@ -412,7 +412,7 @@ def nested():
 
 
 def again():
-    """A socket that was told of and emptied gets more, and nobody has looked at its epoll in between."""
+    """A socket that was reported and emptied receives more, without a wait on its epoll instance in between."""
     inner, outer, edges = Poll(), Poll(), Poll()
     listener = listening()
     connection, number = connected(listener)
@@ -427,54 +427,54 @@ def again():
 
 
 def shared():
-    """Two threads wait in one epoll: both are told of what nobody has read, and one of an edge."""
+    """Two threads wait on one epoll instance: both get a level-triggered event, one of them an edge-triggered one."""
     listener = listening()
     connection, number = connected(listener)
     for events, seconds in ((IN, 20), (IN | 1 << 31, 2)):
-        epoll, told = Poll(), []
+        epoll, results = Poll(), []
         epoll.control("add", connection, events, 1)
-        threads = [threading.Thread(target=lambda: told.append(epoll.wait(seconds))) for _ in range(2)]
+        threads = [threading.Thread(target=lambda: results.append(epoll.wait(seconds))) for _ in range(2)]
         for thread in threads:
             thread.start()
         time.sleep(0.1)
         peer("send", number, "x")
         for thread in threads:
             thread.join()
-        say(sorted(told), connection.recv(9))
+        say(sorted(results), connection.recv(9))
         epoll.close()
     for one in (listener, connection):
         one.close()
 
 
 def while_waiting():
-    """Members come while another thread waits."""
+    """Members are added while another thread waits."""
     listener, epoll = listening(), Poll()
     event = os.eventfd(0)
     epoll.control("add", event, IN, 1)
-    told = []
-    thread = threading.Thread(target=lambda: told.append(epoll.wait(20)))
+    results = []
+    thread = threading.Thread(target=lambda: results.append(epoll.wait(20)))
     thread.start()
     time.sleep(0.05)
     say(epoll.control("add", listener, IN, 2))
     peer("connect", listener.getsockname()[1])
     thread.join()
-    say("a first socket", told)
+    say("a first socket", results)
     connection, _ = listener.accept()
-    thread = threading.Thread(target=lambda: told.append(epoll.wait(20)))
+    thread = threading.Thread(target=lambda: results.append(epoll.wait(20)))
     thread.start()
     time.sleep(0.05)
     say(epoll.control("add", connection, OUT, 3))
     thread.join()
-    say("another", told)
+    say("another", results)
     epoll.control("del", connection)
-    threads = [threading.Thread(target=lambda: told.append(poll([(connection, IN), (event, IN)], 20))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: results.append(poll([(connection, IN), (event, IN)], 20))) for _ in range(2)]
     for thread in threads:
         thread.start()
     time.sleep(0.05)
     os.eventfd_write(event, 1)
     for thread in threads:
         thread.join()
-    say("polls", told)
+    say("polls", results)
     for one in (listener, connection, epoll):
         one.close()
     os.close(event)
@@ -496,8 +496,8 @@ APART = 50
 
 
 def rung(call, first=lambda: None):
-    """What a call tells while signals come, and whether one did. They go on coming, so that one finds the call however late
-    that begins on a machine that is busy."""
+    """Returns the result of a call during which signals arrive, and whether one did. Signals repeat, so that one arrives
+    during the call even if a busy machine starts it late."""
     before = handled.count
     signal.setitimer(signal.ITIMER_REAL, APART / 1000, APART / 1000)
     first()
@@ -522,7 +522,7 @@ def signals():
                 "recvfrom": lambda: libc.recvfrom(fd, room, 100, 0, None, None),
                 "accept": lambda: libc.accept(listener.fileno(), None, None)}[call]()
 
-    # Which kinds of handlers there are: first the one, then both, since then it takes finding out.
+    # First handlers of one kind only, then with and without SA_RESTART, where a wait has to find out which one runs.
     for restarts in (False, True, False):
         signal.siginterrupt(signal.SIGALRM, not restarts)
         say("restarts" if restarts else "interrupts")
@@ -545,7 +545,7 @@ def signals():
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 20000))
         say("limit", result(receive("read")))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
-    # Two signals of different kinds.
+    # Two signals whose handlers differ in SA_RESTART.
     signal.signal(signal.SIGUSR1, handled)
     signal.siginterrupt(signal.SIGUSR1, False)
     main = threading.get_ident()
@@ -563,13 +563,13 @@ def signals():
     say("ignored", result(receive("read")))
     threading.Timer(0.03, lambda: signal.pthread_kill(main, signal.SIGWINCH)).start()
     say("ignored", poll([(connection, IN)], 0.1), epoll.wait(0.1))
-    # A writer that waits for room.
+    # A writer that waits for buffer space.
     big = bytes(1 << 24)
     answer = -1
     while answer < 0:
         answer, _ = rung(lambda: libc.write(fd, big, len(big)))
     say("a part was written", 0 < answer < len(big))
-    # The peer's buffer may take a little more.
+    # The peer's buffer may accept a little more.
     for _ in range(50):
         answer, _ = rung(lambda: libc.write(fd, big, len(big)))
         if answer < 0:
@@ -600,17 +600,17 @@ def masks():
         "epoll_pwait2": lambda mask, seconds: epoll.wait(seconds, call="epoll_pwait2", mask=mask),
     }
     for name, call in calls.items():
-        # Blocked and pending: the wait lets it through, whenever it came.
+        # Blocked and pending: the wait's mask unblocks it.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
         before = handled.count
         os.kill(os.getpid(), signal.SIGUSR1)
         say(name, "pending", call(open_mask, 20), handled.count - before, signal.sigpending())
         threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
         say("comes", call(open_mask, 20), handled.count - before)
-        # It is blocked again after the wait, and by a mask that blocks it.
+        # It is blocked again after the wait, and during a wait with a mask that blocks it.
         os.kill(os.getpid(), signal.SIGUSR1)
         say("blocked", call(closed_mask, 0.02), handled.count - before, signal.sigpending())
-        # Events come first.
+        # Events take precedence.
         peer("send", number, "x")
         until(connection, IN)
         say("events", call(open_mask, 20), handled.count - before, signal.sigpending())
@@ -633,7 +633,7 @@ def masks():
 
 
 def parameters():
-    """The ioctl of an epoll instance's busy polling, set and read back."""
+    """Busy-poll parameters of an epoll instance, set and read back with ioctl."""
     if os.environ.get("SCENARIO_PARAMETERS") != "1":
         return
     listener, epoll = listening(), Poll()
@@ -689,7 +689,7 @@ def children():
 
 
 def python_itself():
-    """As programs in Python wait: sockets with a time limit poll before each call, asyncio has an epoll."""
+    """Waits of Python itself: sockets with a timeout call poll first, asyncio uses epoll."""
     peer("listen", 7600)
     client = socket.create_connection((PEER, 7600), timeout=10)
     number = peer("accept", 7600)
@@ -717,11 +717,11 @@ def python_itself():
             while data := await reader.read(100):
                 writer.write(data.upper())
                 await writer.drain()
-                peer_said.append(data)
+                received.append(data)
             writer.close()
             done.set()
 
-        peer_said = []
+        received = []
         server = await asyncio.start_server(echo, OWN, 7602, reuse_address=True)
         number = await asyncio.to_thread(peer, "connect", 7602)
         await asyncio.to_thread(peer, "send", number, "hello")
@@ -730,7 +730,7 @@ def python_itself():
         reader, writer = await asyncio.open_connection(PEER, 7600)
         number = await asyncio.to_thread(peer, "accept", 7600)
         await asyncio.to_thread(peer, "later", 20, "send", number, "there")
-        say(b"".join(peer_said), await reader.read(100), await asyncio.to_thread(lambda: "a thread"))
+        say(b"".join(received), await reader.read(100), await asyncio.to_thread(lambda: "a thread"))
         writer.close()
         server.close()
 
@@ -738,7 +738,7 @@ def python_itself():
 
 
 def double():
-    """A listener that accepts from both sides: what is said of it is said once."""
+    """A listener that accepts from both sides is reported once."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("", 0))
@@ -776,7 +776,7 @@ def double():
 
 
 def only_v6():
-    """A listener on all IPv6 addresses and no others; the NIC has none."""
+    """A listener on the IPv6 wildcard only; the NIC has no IPv6 address."""
     listener = socket.socket(socket.AF_INET6)
     listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     listener.bind(("::", 0))

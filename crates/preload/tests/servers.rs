@@ -1,4 +1,4 @@
-//! Servers that nobody changed start, serve, and have the parameters on their epoll instances.
+//! Unmodified servers start, serve, and have the mode's parameters on their epoll instances.
 
 mod common;
 
@@ -16,12 +16,12 @@ use common::{has, preloaded, run};
 const STRICT_SUSPEND: [(&str, &str); 3] =
     [("ABEY_EPOLL", "0,64,1"), ("ABEY_STRICT", "1"), ("ABEY_ZERO_TIMEOUT", "poll")];
 
-/// A server that ends with the test.
+/// A server that is killed when the test ends.
 struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SAFETY: takes no pointers; the child was not waited for, so its number is still its own.
+        // SAFETY: takes no pointers; the child was not waited for, so its process ID is still valid.
         unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
         let _ = self.0.wait();
     }
@@ -34,36 +34,36 @@ fn start(mut command: Command) -> Server {
 fn lacks_root_or_kernel() -> bool {
     let lacks = !rustix::process::geteuid().is_root() || !epoll::supported().expect("the probe runs");
     if lacks {
-        eprintln!("skipped: needs root, to look into the server, and EPIOCSPARAMS");
+        eprintln!("skipped: needs root, to read the server's epoll instances, and a kernel with EPIOCSPARAMS");
     }
     lacks
 }
 
-/// A port that was free a moment ago, of a loopback address that one test only uses: the others look for ports as well.
+/// Returns a free port of a loopback address that only one test uses, since tests run at the same time.
 fn free_port(own: &str) -> SocketAddr {
     TcpListener::bind((own, 0)).and_then(|listener| listener.local_addr()).expect("a free port")
 }
 
-/// Sends a request and returns the first part of the answer; waits until the server is there.
+/// Waits until the server listens, sends a request, and returns the first part of the answer.
 fn ask(address: SocketAddr, request: &str) -> String {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     let mut stream = loop {
         match TcpStream::connect(address) {
             Ok(stream) => break stream,
-            Err(error) => assert!(Instant::now() < deadline, "the server did not come: {error}"),
+            Err(error) => assert!(Instant::now() < deadline, "the server does not listen: {error}"),
         }
         thread::sleep(Duration::from_millis(10));
     };
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    stream.set_read_timeout(Some(Duration::from_secs(120))).expect("set");
     stream.write_all(request.as_bytes()).expect("sent");
     let mut answer = [0; 512];
     let length = stream.read(&mut answer).expect("an answer");
     String::from_utf8_lossy(&answer[..length]).into_owned()
 }
 
-/// The parameters of every epoll instance of a process.
+/// Returns the parameters of every epoll instance of a process.
 fn parameters_of(pid: u32) -> Vec<(u32, u16, bool)> {
-    // SAFETY: takes no pointers; what it returns is checked and owned.
+    // SAFETY: takes no pointers; the returned descriptor is checked and owned.
     let process = unsafe {
         let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0) as i32;
         assert!(fd >= 0, "{}", std::io::Error::last_os_error());
@@ -75,7 +75,7 @@ fn parameters_of(pid: u32) -> Vec<(u32, u16, bool)> {
         .filter(|entry| fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventpoll]"));
     let parameters = instances.map(|entry| {
         let number: i32 = entry.file_name().to_str().and_then(|name| name.parse().ok()).expect("a number");
-        // SAFETY: takes no pointers; what it returns is checked and owned.
+        // SAFETY: takes no pointers; the returned descriptor is checked and owned.
         let instance = unsafe {
             use std::os::fd::AsRawFd;
             let fd = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) as i32;
@@ -144,7 +144,7 @@ fn pythons_epoll() {
     if lacks_root_or_kernel() || !has("python3") {
         return;
     }
-    // EPIOCGPARAMS by its number.
+    // The number is that of EPIOCGPARAMS.
     const PROGRAM: &str = "import fcntl, select, struct\n\
         epoll = select.epoll()\n\
         print(*struct.unpack('=IHBB', fcntl.ioctl(epoll.fileno(), 0x80088a02, bytes(8))), epoll.poll(0), epoll.poll(0.01))\n";

@@ -1,19 +1,17 @@
-//! What TCP sockets do in each of their states: as the kernel's, which is asked first.
+//! TCP sockets of the datapath answer in each of their states as those of the kernel do, which are asked first.
 
 mod common;
-#[path = "../../nic/tests/common/namespace.rs"]
-mod namespace;
-
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use abey_testbed::namespace::{HANG_LIMIT, in_namespace, inside, ip, until};
+use abey_testbed::network::{checked_veth, has_program};
 use common::{has, preloaded};
-use namespace::{PATIENCE, checked_veth, has_program, in_namespace, inside, ip, until};
 
-/// A program that ends with the test.
+/// A program that is killed when the test ends.
 struct Running(Child);
 
 impl Drop for Running {
@@ -29,16 +27,16 @@ fn datapath(mode: &str) -> String {
     format!(r#"{{"nic":"af_xdp:near0","mode":"{mode}","addresses":["10.8.0.1/24","fd08::1/64"]}}"#)
 }
 
-/// What the script says, run in the namespace of the calling thread.
+/// Runs the script in the namespace of the calling thread. Returns its output.
 fn ask(mut python: Command, peer: &Path, ports: u16) -> String {
     python.args([SCRIPT, "ask"]).arg(peer).arg(ports.to_string());
-    let said = python.stdin(Stdio::null()).output().expect("python starts");
-    let (text, errors) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
-    assert!(said.status.success() && errors.is_empty(), "{}\n{text}\n{errors}", said.status);
+    let answers = python.stdin(Stdio::null()).output().expect("python starts");
+    let (text, errors) = (String::from_utf8_lossy(&answers.stdout), String::from_utf8_lossy(&answers.stderr));
+    assert!(answers.status.success() && errors.is_empty(), "{}\n{text}\n{errors}", answers.status);
     text.into_owned()
 }
 
-/// A peer in the namespace `far`, and where it is told what to do.
+/// Starts a peer in the namespace `far`. Returns it with the socket that takes its commands.
 fn peer(far: &File, directory: &Path) -> (Running, std::path::PathBuf) {
     let path = directory.join("peer");
     let started =
@@ -49,13 +47,13 @@ fn peer(far: &File, directory: &Path) -> (Running, std::path::PathBuf) {
 }
 
 #[test]
-fn every_state_is_as_the_kernels() {
+fn every_state_is_as_in_the_kernel() {
     if !has("python3") || !has("ethtool") {
         return;
     }
     in_namespace(|| {
         let far = checked_veth(2);
-        // Who does not exist is known not to, soon; who does not answer has a station that nobody has.
+        // A missing neighbour is reported soon. A silent one has a MAC address that no device has.
         ip("neigh add 10.8.0.77 lladdr 02:00:00:00:08:77 dev near0 nud permanent");
         for (setting, value) in [("mcast_solicit", "1"), ("retrans_time_ms", "100")] {
             std::fs::write(format!("/proc/sys/net/ipv4/neigh/near0/{setting}"), value).expect("a setting");
@@ -68,16 +66,16 @@ fn every_state_is_as_the_kernels() {
         for mode in ["base", "suspend20"] {
             ports += 1000;
             let python = preloaded("python3", &[("ABEY_DATAPATH", &datapath(mode)), ("ABEY_STRICT", "1")]);
-            let ours = ask(python, &path, ports);
-            for (kernels, ours) in kernels.lines().zip(ours.lines()) {
-                assert_eq!(ours, kernels, "in {mode}, the kernel's is on the right");
+            let datapath_answers = ask(python, &path, ports);
+            for (kernels, answer) in kernels.lines().zip(datapath_answers.lines()) {
+                assert_eq!(answer, kernels, "in {mode}; the kernel's answer is on the right");
             }
-            assert_eq!(ours.lines().count(), kernels.lines().count());
+            assert_eq!(datapath_answers.lines().count(), kernels.lines().count());
         }
     });
 }
 
-/// A wildcard server over the datapath, in the namespace of the calling thread; it listens when this returns.
+/// Starts a wildcard server over the datapath, in the namespace of the calling thread. Returns once it listens.
 fn wildcard(how: &str, port: u16) -> (Running, BufReader<std::process::ChildStdout>) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/wildcard.py");
     let mut python = preloaded("python3", &[("ABEY_DATAPATH", &datapath("base")), ("ABEY_STRICT", "1")]);
@@ -90,24 +88,24 @@ fn wildcard(how: &str, port: u16) -> (Running, BufReader<std::process::ChildStdo
     (server, says)
 }
 
-fn visit(to: IpAddr, port: u16) -> std::io::Result<TcpStream> {
-    let visitor = TcpStream::connect_timeout(&SocketAddr::new(to, port), PATIENCE)?;
-    visitor.set_read_timeout(Some(PATIENCE))?;
-    Ok(visitor)
+fn connect(to: IpAddr, port: u16) -> std::io::Result<TcpStream> {
+    let client = TcpStream::connect_timeout(&SocketAddr::new(to, port), HANG_LIMIT)?;
+    client.set_read_timeout(Some(HANG_LIMIT))?;
+    Ok(client)
 }
 
-/// What a server says to a new visitor.
+/// Connects to a server, and returns its greeting.
 fn greeting(to: &str, port: u16) -> String {
-    let mut visitor = visit(to.parse().expect("an address"), port).expect("connected");
-    let own = visitor.local_addr().expect("bound").ip().to_string();
-    let mut said = vec![0; own.len()];
-    visitor.read_exact(&mut said).expect("greeted");
-    assert_eq!(String::from_utf8_lossy(&said), own);
+    let mut client = connect(to.parse().expect("an address"), port).expect("connected");
+    let own = client.local_addr().expect("bound").ip().to_string();
+    let mut answers = vec![0; own.len()];
+    client.read_exact(&mut answers).expect("greeted");
+    assert_eq!(String::from_utf8_lossy(&answers), own);
     own
 }
 
 #[test]
-fn a_wildcard_listener_is_reached_by_the_nic_and_by_loopback() {
+fn a_wildcard_listener_is_reached_over_nic_and_loopback() {
     if !has("python3") || !has("ethtool") {
         return;
     }
@@ -116,7 +114,7 @@ fn a_wildcard_listener_is_reached_by_the_nic_and_by_loopback() {
         for (how, port) in [("epoll", 8001), ("block", 8002)] {
             let (mut server, _says) = wildcard(how, port);
             for _ in 0..3 {
-                // The own address is reached over loopback, too.
+                // A local address is reached over loopback.
                 for to in ["127.0.0.1", "::1", "10.8.0.1", "fd08::1"] {
                     greeting(to, port);
                 }
@@ -131,15 +129,15 @@ fn a_wildcard_listener_is_reached_by_the_nic_and_by_loopback() {
                 assert!(line.contains("LISTEN") && line.contains(&format!("pid={}", server.0.id())), "{shown}");
             }
             assert!(has_program());
-            // Killed, it takes the program with it; the kernel answers its peers, and the port is free at once.
-            let mut visitor = inside(&far, || visit([10, 8, 0, 1].into(), port).expect("connected"));
+            // The XDP program ends with the killed process: the kernel answers the peers, and the port is free at once.
+            let mut client = inside(&far, || connect([10, 8, 0, 1].into(), port).expect("connected"));
             server.0.kill().expect("killed");
             server.0.wait().expect("waited for");
             until("the program is gone", || !has_program());
-            // What it said is read first; then the peer finds out.
-            let mut said = String::new();
-            let end = visitor.write_all(b"?").and_then(|()| visitor.read_to_string(&mut said));
-            let again = visitor.write_all(b"?").and_then(|()| visitor.read_to_string(&mut said));
+            // The greeting is read first, and then the reset.
+            let mut answers = String::new();
+            let end = client.write_all(b"?").and_then(|()| client.read_to_string(&mut answers));
+            let again = client.write_all(b"?").and_then(|()| client.read_to_string(&mut answers));
             let is_reset = |end: &std::io::Result<usize>| {
                 end.as_ref()
                     .is_err_and(|error| matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe))
@@ -160,12 +158,12 @@ fn neither_side_of_a_listener_starves() {
         let far = checked_veth(2);
         let (mut server, mut says) = wildcard("turns", 8003);
         let over_nic = |count| -> Vec<_> {
-            inside(&far, || (0..count).map(|_| visit([10, 8, 0, 1].into(), 8003).expect("connected")).collect())
+            inside(&far, || (0..count).map(|_| connect([10, 8, 0, 1].into(), 8003).expect("connected")).collect())
         };
-        let _ours = over_nic(150);
+        let _over_nic = over_nic(150);
         let _kernels: Vec<_> =
-            (0..3).map(|_| visit("::1".parse().expect("an address"), 8003).expect("connected")).collect();
-        server.0.stdin.take().expect("piped").write_all(b"go\n").expect("told");
+            (0..3).map(|_| connect("::1".parse().expect("an address"), 8003).expect("connected")).collect();
+        server.0.stdin.take().expect("piped").write_all(b"go\n").expect("sent");
         let mut order = String::new();
         says.read_line(&mut order).expect("text");
         let order = order.trim();
@@ -175,7 +173,7 @@ fn neither_side_of_a_listener_starves() {
     });
 }
 
-/// Connects to each of its arguments, and says whether the kernel knows of the connection.
+/// A script that connects to each of its arguments, and prints whether the kernel has the connection.
 const CONNECTS: &str = r#"
 import socket, sys
 for to in sys.argv[1:]:
@@ -184,17 +182,17 @@ for to in sys.argv[1:]:
     own = "%04X" % one.getsockname()[1]
     lines = open("/proc/net/tcp").readlines() + open("/proc/net/tcp6").readlines()
     known = any(line.split()[1].endswith(":" + own) for line in lines)
-    print("kernel" if known else "ours", one.recv(2).decode())
+    print("kernel" if known else "datapath", one.recv(2).decode())
 "#;
 
 #[test]
-fn connections_go_the_way_of_the_kernels_routes() {
+fn connections_follow_the_kernels_routes() {
     if !has("python3") || !has("ethtool") {
         return;
     }
     in_namespace(|| {
         let far = checked_veth(2);
-        // Behind the gateway, behind another router on the same device, and behind another device.
+        // Destinations behind the gateway, behind another router on the same device, and behind another device.
         ip("route add default via 10.8.0.2 dev near0");
         ip("route add default via fd08::2 dev near0");
         ip("route add 198.51.100.0/24 via 10.8.0.3 dev near0");
@@ -216,10 +214,10 @@ fn connections_go_the_way_of_the_kernels_routes() {
         };
         let (there, here) = (inside(&far, || greets("[::]:0")), greets("[::]:0"));
         let ways = [
-            ("10.8.0.2", there, "ours"),
-            ("fd08::2", there, "ours"),
-            ("192.0.2.7", there, "ours"),
-            ("2001:db8::7", there, "ours"),
+            ("10.8.0.2", there, "datapath"),
+            ("fd08::2", there, "datapath"),
+            ("192.0.2.7", there, "datapath"),
+            ("2001:db8::7", there, "datapath"),
             ("198.51.100.7", there, "kernel"),
             ("203.0.113.1", here, "kernel"),
             ("127.0.0.1", here, "kernel"),
@@ -227,9 +225,9 @@ fn connections_go_the_way_of_the_kernels_routes() {
         ];
         let mut python = preloaded("python3", &[("ABEY_DATAPATH", &datapath("base")), ("ABEY_STRICT", "1")]);
         python.args(["-c", CONNECTS]).args(ways.iter().map(|(to, port, _)| format!("{to},{port}")));
-        let said = python.output().expect("python starts");
-        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        let answers = python.output().expect("python starts");
+        let text = String::from_utf8_lossy(&answers.stdout).into_owned();
         let expected: Vec<_> = ways.iter().map(|(_, _, way)| format!("{way} hi")).collect();
-        assert_eq!(text.lines().collect::<Vec<_>>(), expected, "{}", String::from_utf8_lossy(&said.stderr));
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected, "{}", String::from_utf8_lossy(&answers.stderr));
     });
 }

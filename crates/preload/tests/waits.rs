@@ -1,7 +1,8 @@
-//! Programs wait for the datapath's sockets as for the kernel's: one script in both worlds, line by line the same.
+//! Waits for datapath sockets have the kernel's semantics: one script, run over the kernel and over the datapath, prints the
+//! same lines.
 //!
-//! The script (`scenarios.py`) tells this process what its peer is to do, over its standard output, and prints what its
-//! waits told. In the kernel's world it runs without the library, over loopback.
+//! The script (`scenarios.py`) sends commands for its peer, which is this process, to standard output, and prints the
+//! results of its waits. Over the kernel it runs without the library, on loopback.
 
 mod common;
 
@@ -17,21 +18,21 @@ use abey_datapath::Runtime;
 use abey_nic::MemoryEnd;
 use common::{has, preloaded};
 
-/// How long anything that must happen may take.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// A limit that only a hang reaches.
+const HANG_LIMIT: Duration = Duration::from_secs(120);
 
 /// The peer's end of a connection.
 enum Stream {
     Kernel(std::net::TcpStream),
-    Ours(abey_datapath::TcpStream),
+    Datapath(abey_datapath::TcpStream),
 }
 
 enum Listener {
     Kernel(std::net::TcpListener),
-    Ours(abey_datapath::TcpListener),
+    Datapath(abey_datapath::TcpListener),
 }
 
-/// Who does what the script says.
+/// The script's peer, which executes its commands.
 struct Peer {
     runtime: Option<Runtime>,
     script: IpAddr,
@@ -46,7 +47,7 @@ impl Peer {
         Self { runtime, script, own, streams: Mutex::default(), listeners: Mutex::default(), next: Mutex::new(0) }
     }
 
-    fn keep(&self, stream: Stream) -> String {
+    fn insert(&self, stream: Stream) -> String {
         let mut next = self.next.lock().unwrap();
         *next += 1;
         self.streams.lock().unwrap().insert(*next, stream);
@@ -55,11 +56,11 @@ impl Peer {
 
     fn connect(&self, port: u16) -> String {
         let to = SocketAddr::new(self.script, port);
-        self.keep(match &self.runtime {
+        self.insert(match &self.runtime {
             None => Stream::Kernel(std::net::TcpStream::connect(to).expect("connected")),
-            Some(runtime) => {
-                Stream::Ours(abey_datapath::TcpStream::connect_timeout(runtime, to, Some(DEADLINE)).expect("connected"))
-            }
+            Some(runtime) => Stream::Datapath(
+                abey_datapath::TcpStream::connect_timeout(runtime, to, Some(HANG_LIMIT)).expect("connected"),
+            ),
         })
     }
 
@@ -69,8 +70,8 @@ impl Peer {
             None => Listener::Kernel(std::net::TcpListener::bind(at).expect("listens")),
             Some(runtime) => {
                 let listener = abey_datapath::TcpListener::bind(runtime, at).expect("listens");
-                listener.set_timeout(Some(DEADLINE));
-                Listener::Ours(listener)
+                listener.set_timeout(Some(HANG_LIMIT));
+                Listener::Datapath(listener)
             }
         };
         self.listeners.lock().unwrap().insert(port, listener);
@@ -79,9 +80,9 @@ impl Peer {
     fn accept(&self, port: u16) -> String {
         let accepted = match self.listeners.lock().unwrap().get(&port).expect("listens") {
             Listener::Kernel(listener) => Stream::Kernel(listener.accept().expect("accepted").0),
-            Listener::Ours(listener) => Stream::Ours(listener.accept().expect("accepted").0),
+            Listener::Datapath(listener) => Stream::Datapath(listener.accept().expect("accepted").0),
         };
-        self.keep(accepted)
+        self.insert(accepted)
     }
 
     fn with<R>(&self, number: &str, work: impl FnOnce(&Stream) -> R) -> R {
@@ -95,12 +96,12 @@ impl Peer {
                 let linger = libc::linger { l_onoff: 1, l_linger: 0 };
                 nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::Linger, &linger).expect("set");
             }
-            Stream::Ours(stream) if resets => stream.set_linger(Some(Duration::ZERO)).expect("set"),
+            Stream::Datapath(stream) if resets => stream.set_linger(Some(Duration::ZERO)).expect("set"),
             _ => {}
         }
     }
 
-    /// Does what a line says, and answers.
+    /// Executes a command, and returns the answer.
     fn command(self: &Arc<Self>, line: &str) -> String {
         let words: Vec<_> = line.split(' ').collect();
         let port = |word: &str| word.parse().expect("a port");
@@ -110,11 +111,11 @@ impl Peer {
             ["accept", at] => return self.accept(port(at)),
             ["send", number, text] => self.with(number, |stream| match stream {
                 Stream::Kernel(stream) => (&*stream).write_all(text.as_bytes()).expect("written"),
-                Stream::Ours(stream) => stream.write_all(text.as_bytes()).expect("written"),
+                Stream::Datapath(stream) => stream.write_all(text.as_bytes()).expect("written"),
             }),
             ["shut", number] => self.with(number, |stream| match stream {
                 Stream::Kernel(stream) => stream.shutdown(Shutdown::Write).expect("shut"),
-                Stream::Ours(stream) => stream.shutdown(abey_datapath::Shutdown::Write).expect("shut"),
+                Stream::Datapath(stream) => stream.shutdown(abey_datapath::Shutdown::Write).expect("shut"),
             }),
             ["reset", number] => self.remove(number, true),
             ["close", number] => self.remove(number, false),
@@ -132,7 +133,7 @@ impl Peer {
     }
 }
 
-/// A script that ends with the test.
+/// A script that is killed when the test ends.
 struct Script(Child);
 
 impl Drop for Script {
@@ -142,7 +143,7 @@ impl Drop for Script {
     }
 }
 
-/// Runs the script with its peer; what it printed.
+/// Runs the script with its peer. Returns the lines that it printed.
 fn run(mut command: Command, script: IpAddr, own: IpAddr, nic: Option<&str>) -> Vec<String> {
     command.env("SCENARIO_OWN", script.to_string()).env("SCENARIO_PEER", own.to_string());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -150,28 +151,28 @@ fn run(mut command: Command, script: IpAddr, own: IpAddr, nic: Option<&str>) -> 
     let mut input = child.0.stdin.take().expect("piped");
     let output = BufReader::new(child.0.stdout.take().expect("piped"));
     let mut peer = None;
-    let mut said = Vec::new();
+    let mut lines = Vec::new();
     for line in output.lines() {
         let line = line.expect("read");
         let Some(command) = line.strip_prefix('!') else {
-            said.push(line);
+            lines.push(line);
             continue;
         };
-        // The script has made the NIC by the time it has something for its peer to do.
+        // The script has made the NIC before it sends the first command.
         let peer = peer.get_or_insert_with(|| Arc::new(Peer::new(nic.map(|nic| attach(nic, own)), script, own)));
-        // A program that does not ask for the answer may have ended by now.
+        // A program that does not read the answer may have ended.
         let _ = writeln!(input, "{}", peer.command(command));
     }
     let mut errors = String::new();
     child.0.stderr.take().expect("piped").read_to_string(&mut errors).expect("read");
     let status = child.0.wait().expect("waited for");
-    assert!(status.success() && errors.is_empty(), "{status}: {errors}\nlast: {:?}", said.last());
-    said
+    assert!(status.success() && errors.is_empty(), "{status}: {errors}\nlast: {:?}", lines.last());
+    lines
 }
 
-/// The other end of the wire.
+/// Attaches to the other end of the NIC.
 fn attach(nic: &str, own: IpAddr) -> Runtime {
-    let end = Instant::now() + DEADLINE;
+    let end = Instant::now() + HANG_LIMIT;
     loop {
         let mut options = abey_nic::Options::default();
         options.end = MemoryEnd::Attach;
@@ -183,7 +184,7 @@ fn attach(nic: &str, own: IpAddr) -> Runtime {
     }
 }
 
-/// Loopback addresses that no other test process has.
+/// Returns a loopback address that no other test process uses.
 fn loopback(last: u8) -> IpAddr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, high.wrapping_add(100).wrapping_add(last), middle, low).into()
@@ -197,15 +198,15 @@ fn over_the_kernel(program: &str, arguments: &[&str]) -> Vec<String> {
     run(command, loopback(1), loopback(2), None)
 }
 
-/// Whether the kernel, and this process, may set an epoll instance's busy polling.
+/// Returns whether this process may set an epoll instance's busy-poll parameters.
 fn has_parameters() -> &'static str {
     if abey_linux::epoll::supported().unwrap_or(false) { "1" } else { "0" }
 }
 
-/// Of several that run at the same time, this is the `at`th.
+/// Runs the script over the datapath; `at` numbers the runs that take place at the same time.
 fn over_the_datapath(program: &str, arguments: &[&str], at: u8, mode: &str) -> Vec<String> {
     let nic = format!("memory:abey-waits-{mode}-{at}-{}", std::process::id());
-    // Each has addresses of its own, as the kernel knows of the listeners of all.
+    // Each run has its own addresses, since the kernel sockets of all listeners share a namespace.
     let [.., middle, low] = std::process::id().to_be_bytes();
     let [script, own] = [1, 2].map(|end| Ipv4Addr::new(10, middle, low, 2 * at + end));
     let datapath = format!(r#"{{"nic":"{nic}","mode":"{mode}","addresses":["{script}/24"]}}"#);
@@ -214,35 +215,35 @@ fn over_the_datapath(program: &str, arguments: &[&str], at: u8, mode: &str) -> V
     run(command, script.into(), own.into(), Some(&nic))
 }
 
-fn same(expected: &[String], told: &[String], mode: &str) {
+fn assert_same(expected: &[String], actual: &[String], mode: &str) {
     let mut scenario = "";
-    for (at, (expected, told)) in expected.iter().zip(told).enumerate() {
+    for (at, (expected, actual)) in expected.iter().zip(actual).enumerate() {
         scenario = expected.strip_prefix("# ").unwrap_or(scenario);
-        assert_eq!(told, expected, "{mode}, {scenario}, line {at}");
+        assert_eq!(actual, expected, "{mode}, {scenario}, line {at}");
     }
-    assert_eq!(told.len(), expected.len(), "{mode}");
+    assert_eq!(actual.len(), expected.len(), "{mode}");
 }
 
 #[test]
-fn both_worlds_tell_the_same() {
+fn waits_are_as_over_the_kernel() {
     if !has("python3") {
         return;
     }
-    // They sleep most of the time.
+    // The runs sleep most of the time.
     thread::scope(|scope| {
         let kernel = scope.spawn(|| over_the_kernel("python3", &SCENARIOS));
         let in_mode = |(at, mode)| (mode, scope.spawn(move || over_the_datapath("python3", &SCENARIOS, at, mode)));
         let modes = [(0, "base"), (1, "suspend20"), (2, "fullbusy"), (3, "sockbusy50")].map(in_mode);
         let expected = kernel.join().expect("done");
         assert!(expected.len() > 50, "{expected:?}");
-        for (mode, told) in modes {
-            same(&expected, &told.join().expect("done"), mode);
+        for (mode, actual) in modes {
+            assert_same(&expected, &actual.join().expect("done"), mode);
         }
     });
 }
 
 #[test]
-fn a_cancelled_thread_ends_in_its_wait() {
+fn a_thread_is_cancelled_in_its_wait() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = directory.path().join("cancel");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cancel.c");
@@ -254,6 +255,6 @@ fn a_cancelled_thread_ends_in_its_wait() {
     let program = program.to_str().expect("a name");
     let expected = run(Command::new(program), loopback(3), loopback(4), None);
     assert_eq!(expected.iter().filter(|line| *line == "cancelled").count(), 18, "{expected:?}");
-    let told = over_the_datapath(program, &[], 4, "base");
-    same(&expected, &told, "base");
+    let actual = over_the_datapath(program, &[], 4, "base");
+    assert_same(&expected, &actual, "base");
 }

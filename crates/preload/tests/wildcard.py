@@ -1,8 +1,8 @@
-# A wildcard server, whose clients come over the NIC and over loopback; tests/sockets.rs starts it.
+# A server on the wildcard address, with clients over the NIC and over loopback. tests/sockets.rs starts it.
 #
-#   wildcard.py epoll PORT       serves both from one epoll set: says to each whom it is for, and keeps the connection
+#   wildcard.py epoll PORT       serves both from one epoll set: sends each its local address, and keeps the connection open
 #   wildcard.py block PORT       the same in a thread that waits in accept
-#   wildcard.py turns PORT       accepts what is there when it is told to, and says in which order
+#   wildcard.py turns PORT       accepts all pending connections on a command, and prints their order
 
 import select, signal, socket, sys
 
@@ -37,7 +37,7 @@ else:
         listener.accept()
     except BlockingIOError:
         print("listens", flush=True)
-    # Until it is told.
+    # Waits for the command.
     sys.stdin.readline()
     order = ""
     while True:

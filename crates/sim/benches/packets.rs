@@ -1,4 +1,4 @@
-//! How many packets a second one core simulates, on rows of the IRQ suspension study: `cargo bench -p abey-sim`.
+//! Packets per second that one core simulates, on rows of the IRQ suspension study: `cargo bench -p abey-sim`.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ fn main() {
             linux: true,
             ..Scenario::new(mode.parse::<Mode>().expect(mode), Load::Open(load))
         };
-        // The best of three: the machine has others to serve.
+        // The best of three runs, because other programs may run.
         let best = (0..3)
             .map(|_| {
                 let start = Instant::now();
@@ -32,7 +32,7 @@ fn main() {
     many_cpus();
 }
 
-/// The threaded NAPI study's host: 56 CPUs, and threads that the scheduler places.
+/// Host of the threaded NAPI study: 56 CPUs and unpinned threads.
 fn many_cpus() {
     let profile = Profile::load("xeon-56ht-2020").expect("shipped");
     for mode in ["base", "threaded", "workqueue"] {

@@ -1,10 +1,10 @@
-//! Dynamic interrupt moderation: how the NIC's driver adapts moderation to the traffic.
+//! Dynamic interrupt moderation: adaptation of the NIC's interrupt moderation to the traffic.
 
 use crate::nic::Moderation;
 use crate::random::Random;
 
-/// The levels of moderation that adaptation chooses from, as the drivers' common library has them for CQE mode
-/// (Linux `Documentation/networking/net_dim.rst`).
+/// Levels of moderation, those of the Linux drivers' common library in CQE mode (Linux
+/// `Documentation/networking/net_dim.rst`).
 pub(crate) const LEVELS: [Moderation; 5] = [
     Moderation { usecs: 2, frames: 256 },
     Moderation { usecs: 8, frames: 128 },
@@ -13,26 +13,27 @@ pub(crate) const LEVELS: [Moderation; 5] = [
     Moderation { usecs: 64, frames: 64 },
 ];
 
-/// A measurement spans this many interrupts.
+/// Interrupts per measurement.
 const SAMPLE_INTERRUPTS: u64 = 64;
 
-/// Dynamic interrupt moderation: climbs towards the level that serves the traffic with the fewest interrupts.
+/// Dynamic interrupt moderation: searches for the level that handles the traffic with the fewest interrupts.
 ///
-/// After every [`SAMPLE_INTERRUPTS`] it compares packets and interrupts per millisecond with the sample before; a
-/// difference of more than a tenth counts. Better goes on in the same direction, not better turns round; at a local
-/// optimum, at an end of the scale, or when tired of wandering, it rests until the traffic changes.
+/// After every [`SAMPLE_INTERRUPTS`] it compares packets and interrupts per millisecond with the previous sample. A
+/// difference of more than a tenth is significant. After an improvement it continues in the same direction, otherwise
+/// it turns around. At a local optimum, at the end of the scale, or after too many steps, it stops until the traffic
+/// changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Adaptation {
     level: usize,
     state: Climb,
-    /// The NIC's interrupts for received packets.
+    /// NIC interrupts for received packets.
     pub(crate) interrupts: u64,
     sample_start: Option<(u64, u64, u64)>,
     previous: Sample,
     steps_up: u32,
     steps_down: u32,
     tired: u32,
-    /// How much a sample's rate differs at most from what the simulated packets make it, in percent.
+    /// Largest random deviation of a sample's rate from that of the simulated packets, in percent.
     noise_percent: u64,
     random: Random,
 }
@@ -90,7 +91,7 @@ impl Sample {
     }
 }
 
-/// Whether two rates differ by more than a tenth of the second.
+/// Returns whether two rates differ by more than a tenth of the second.
 fn differ(a: u64, b: u64) -> bool {
     a.abs_diff(b) * 100 / b > 10
 }
@@ -100,7 +101,7 @@ impl Adaptation {
         LEVELS[self.level]
     }
 
-    /// A poll is over and the interrupt is unmasked.
+    /// Handles the end of a poll after which the interrupt was unmasked.
     pub(crate) fn handle_poll(&mut self, now: u64, received: u64) {
         let Some((at, packets, interrupts)) = self.sample_start else {
             self.sample_start = Some((now, received, self.interrupts));

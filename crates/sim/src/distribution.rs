@@ -1,47 +1,47 @@
-//! Distributions of durations and of message sizes, and drawing from them with the same result on every machine.
+//! Distributions of durations and message sizes, with the same samples on every machine.
 
 use abey_delivery::Nanos;
 
 use crate::input::InputError;
 use crate::random::Random;
 
-/// The standard normal distribution's 99th percentile.
+/// 99th percentile of the standard normal distribution.
 const Z99: f64 = 2.326_347_874_040_841;
 
-/// The longest message, in bytes; draws are cut off there.
+/// Longest message in bytes; larger samples are clamped.
 const LARGEST: u64 = 1 << 30;
 
-/// The longest duration, in nanoseconds (an hour); draws are cut off there.
+/// Longest duration in nanoseconds (an hour); longer samples are clamped.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// A distribution of durations.
+/// Distribution of durations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Delay {
-    /// Always the same.
+    /// Constant.
     Constant(Nanos),
-    /// Exponential.
+    /// Exponential distribution.
     Exponential {
-        /// The mean.
+        /// Mean.
         mean: Nanos,
     },
-    /// Lognormal, given by its mean.
+    /// Lognormal distribution with a given mean.
     Lognormal {
-        /// The mean.
+        /// Mean.
         mean: Nanos,
-        /// The coefficient of variation: standard deviation over mean.
+        /// Coefficient of variation: standard deviation divided by the mean.
         cv: f64,
     },
-    /// Lognormal, given by two quantiles.
+    /// Lognormal distribution with two given quantiles.
     Quantiles {
-        /// The median.
+        /// Median.
         median: Nanos,
-        /// The 99th percentile.
+        /// 99th percentile.
         p99: Nanos,
     },
 }
 
 impl Delay {
-    /// The mean, in nanoseconds.
+    /// Returns the mean in nanoseconds.
     pub fn mean_ns(&self) -> f64 {
         match *self {
             Self::Constant(mean) | Self::Exponential { mean } | Self::Lognormal { mean, .. } => mean.as_nanos() as f64,
@@ -91,38 +91,38 @@ impl Delay {
     }
 }
 
-/// A distribution of message sizes, in bytes without headers; 1 to 2^30.
+/// Distribution of message sizes in bytes without headers, from 1 to 2^30.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Size {
-    /// Always the same.
+    /// Constant.
     Fixed(u64),
-    /// Every size from `min` to `max` is as likely.
+    /// Uniform distribution from `min` to `max`.
     Uniform {
-        /// The smallest.
+        /// Smallest size.
         min: u64,
-        /// The largest.
+        /// Largest size.
         max: u64,
     },
-    /// Lognormal, given by median and shape.
+    /// Lognormal distribution with a given median and shape.
     Lognormal {
-        /// The median.
+        /// Median.
         median: u64,
-        /// The standard deviation of the logarithm.
+        /// Standard deviation of the logarithm.
         sigma: f64,
     },
-    /// Lognormal, given by two quantiles.
+    /// Lognormal distribution with two given quantiles.
     Quantiles {
-        /// The median.
+        /// Median.
         median: u64,
-        /// The 99th percentile.
+        /// 99th percentile.
         p99: u64,
     },
-    /// One of a list; each size with its weight.
+    /// List of sizes, each with its weight.
     Weighted(Vec<(u64, f64)>),
 }
 
 impl Size {
-    /// The mean, in bytes.
+    /// Returns the mean in bytes.
     pub fn mean(&self) -> f64 {
         match self {
             Self::Fixed(bytes) => *bytes as f64,
@@ -186,7 +186,7 @@ fn is_weight(weight: f64) -> bool {
     weight.is_finite() && weight > 0.0 && weight <= 1e6
 }
 
-/// The shape of a lognormal distribution with this median and 99th percentile.
+/// Returns the shape of the lognormal distribution with this median and 99th percentile.
 fn sigma(median: u64, p99: u64) -> f64 {
     libm::log(p99 as f64 / median as f64) / Z99
 }
@@ -195,7 +195,7 @@ fn lognormal_mean(median: u64, sigma: f64) -> f64 {
     median as f64 * libm::exp(sigma * sigma / 2.0)
 }
 
-/// A distribution made ready for drawing.
+/// Distribution prepared for sampling.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Sampler {
     Constant(u64),
@@ -206,7 +206,7 @@ pub(crate) enum Sampler {
 }
 
 impl Sampler {
-    /// Lognormal with this mean and coefficient of variation.
+    /// Returns the lognormal distribution with this mean and coefficient of variation.
     pub(crate) fn lognormal(mean: f64, cv: f64, most: u64) -> Self {
         let variance = libm::log(1.0 + cv * cv);
         Self::Lognormal { mu: libm::log(mean) - variance / 2.0, sigma: libm::sqrt(variance), most }
@@ -222,7 +222,7 @@ impl Sampler {
         Self::Weighted { cumulative: cumulative.collect(), values: list.iter().map(|(bytes, _)| *bytes).collect() }
     }
 
-    /// A number of the distribution, in whole units.
+    /// Draws a sample in whole units.
     #[inline]
     pub(crate) fn draw(&self, random: &mut Random) -> u64 {
         match self {

@@ -1,50 +1,50 @@
-//! The event queue: what happens next, ties in the order in which they were scheduled.
+//! Event queue. Simultaneous events are in the order in which they were scheduled.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Something that happens at a point in virtual time. The indices are those of the world's arrays.
+/// Event at a point in virtual time. Indices refer to the world's arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The next request of the open loop is due.
     Due,
-    /// A request of this connection was sent one way ago: it reaches the NIC now if the wire is free.
+    /// A request that was sent one way delay ago reaches the NIC, if the wire is free.
     Request { conn: u32, back_to_back: bool },
-    /// So many segments of this connection reach the NIC.
+    /// This many segments of a connection reach the NIC.
     Data { conn: u32, segments: u32 },
-    /// So many lost segments of this connection, sent again, reach the NIC if the wire is free.
+    /// This many retransmitted segments of a connection reach the NIC, if the wire is free.
     Resend { conn: u32, segments: u32 },
-    /// The client of this connection may send more of its requests.
+    /// The client of this connection may send more.
     Upload { conn: u32 },
-    /// A device has done what the oldest served request of this connection asks for.
+    /// A device has finished the oldest served request of this connection.
     Device { conn: u32 },
-    /// The acknowledgements of so many segments of an answer reach the NIC.
+    /// The acknowledgements of this many segments of an answer reach the NIC.
     Acks { conn: u32, segments: u32 },
     /// A pure acknowledgement reaches this queue.
     Ack { queue: u32 },
     /// A transmission on this queue is complete.
     Transmitted { queue: u32 },
-    /// The NIC's moderation timer of this queue.
+    /// The moderation timer of this queue expires.
     Moderation { queue: u32 },
-    /// The timer of this queue's NAPI instance.
+    /// The timer of this queue's NAPI instance expires.
     Timer { queue: u32 },
-    /// The sleep of the server that has this queue's deadline in it is over, unless it ended before.
+    /// The sleep of the server that waits for this queue ends, unless it ended before.
     SleepOver { queue: u32, generation: u32 },
-    /// What this CPU is doing is done, unless it was interrupted meanwhile.
+    /// The current activity of this CPU ends, unless it was interrupted.
     Done { cpu: u32, generation: u32 },
-    /// A wait with a deadline is over, unless it ended before.
+    /// The deadline of a wait, unless the wait ended before.
     WaitOver { thread: u32, generation: u32 },
-    /// Waiting threads are moved to idle CPUs.
+    /// Waiting threads are migrated to idle CPUs.
     Balance,
-    /// Forget what was counted so far.
+    /// The warm-up ends; counters are reset.
     Measure,
-    /// The end of the run.
+    /// The run ends.
     End,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The time, and below it the order of scheduling: one comparison.
+    /// Time in the high half, scheduling order in the low half, so that one comparison suffices.
     key: u128,
     event: Event,
 }
@@ -71,7 +71,7 @@ impl PartialOrd for Entry {
 
 impl Ord for Entry {
     fn cmp(&self, other: &Self) -> Ordering {
-        // The heap gives the greatest first.
+        // The heap returns the greatest first.
         other.key.cmp(&self.key)
     }
 }
@@ -79,7 +79,7 @@ impl Ord for Entry {
 /// Pending events.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    /// The very next one, if it was scheduled as that: it need not go through the heap.
+    /// The next event, if it was scheduled as such, to bypass the heap.
     next: Option<Entry>,
     heap: BinaryHeap<Entry>,
     order: u64,
@@ -98,7 +98,7 @@ impl Events {
         }
     }
 
-    /// The next event and its time in nanoseconds.
+    /// Removes and returns the next event with its time in nanoseconds.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(u64, Event)> {
         let entry = self.next.take().or_else(|| self.heap.pop())?;

@@ -1,4 +1,4 @@
-//! A queue that rarely holds more than one thing: the first is kept in place.
+//! Queue that rarely has more than one element: the first one is stored inline.
 
 use std::collections::VecDeque;
 
@@ -8,9 +8,9 @@ use std::collections::VecDeque;
     reason = "a pointer for what is hardly ever there, where millions of connections have one"
 )]
 pub(crate) struct Fifo<T> {
-    /// There is one whenever there is anything.
+    /// First element; `None` only if the queue is empty.
     first: Option<T>,
-    /// Everything else, once there was more than one: a queue of its own, so that this is small.
+    /// Further elements, boxed to keep the queue small.
     rest: Option<Box<VecDeque<T>>>,
 }
 

@@ -1,6 +1,6 @@
-//! Fitting a host profile to measured figures, with CMA-ES on the logarithms of its own.
+//! Fitting of host profiles to measurements, with a built-in CMA-ES on the logarithms of the figures.
 //!
-//! [`search`] fits any figures of a profile to anything that can be simulated; [`fit`] does it for the rows of the IRQ
+//! [`search`] fits any figures of a profile to anything that can be simulated; [`fit`] fits to the rows of the IRQ
 //! suspension study.
 
 use abey_delivery::Nanos;
@@ -11,14 +11,14 @@ use crate::input::InputError;
 use crate::profile::Profile;
 use crate::reference::{IrqSuspension, Row, run_all};
 
-/// A figure of the profile that is fitted, and the range it may come from.
+/// Figure of the profile to be fitted, and its range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameter {
-    /// Its section and its name, with a dot between them.
+    /// Section and name, separated by a dot.
     pub key: &'static str,
-    /// The least that it may be, above 0.
+    /// Lower bound, greater than 0.
     pub low: f64,
-    /// The most.
+    /// Upper bound.
     pub high: f64,
 }
 
@@ -26,7 +26,7 @@ const fn parameter(key: &'static str, low: f64, high: f64) -> Parameter {
     Parameter { key, low, high }
 }
 
-/// What is fitted for the IRQ suspension study. The rest of the profile is known.
+/// Parameters that are fitted to the IRQ suspension study. The rest of the profile is known.
 const PARAMETERS: [Parameter; 29] = [
     parameter("processor.warm_cycles_per_1000_instructions", 650.0, 1_000.0),
     parameter("processor.recovery_instructions", 500.0, 50_000.0),
@@ -59,16 +59,16 @@ const PARAMETERS: [Parameter; 29] = [
     parameter("client.late_ns_per_connection_rps", 1.0, 2_000.0),
 ];
 
-/// How much work fitting is.
+/// Effort of a fit.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How many candidate profiles to try.
+    /// Number of candidate profiles.
     pub evaluations: usize,
-    /// Answers simulated per row and candidate.
+    /// Simulated answers per row and candidate.
     pub requests: f64,
-    /// The same seed gives the same arrivals for every candidate, and the same candidates.
+    /// Seed of the arrivals, which are the same for every candidate, and of the candidates.
     pub seed: u64,
-    /// The first spread of the candidates' figures, as a share of each.
+    /// Initial spread of the candidates' figures, relative to each.
     pub spread: f64,
 }
 
@@ -78,38 +78,37 @@ impl Default for Options {
     }
 }
 
-/// A fitted profile.
+/// Fitted profile.
 #[derive(Clone, Debug)]
 pub struct Fitted {
-    /// The profile's text: the one that was given, with its notes, and the fitted figures in place.
+    /// Text of the given profile, including its notes, with the fitted figures.
     pub text: String,
-    /// The cost of the profile that was given.
+    /// Error of the given profile.
     pub before: f64,
-    /// The cost of the fitted one.
+    /// Error of the fitted profile.
     pub after: f64,
 }
 
 /// Fits a profile to the rows of `base`, `defer20` and `fullbusy` of the IRQ suspension study.
 ///
-/// `progress` is called after every candidate with how many there were, and the least cost so far.
+/// `progress` is called after every candidate with their number and the least error so far.
 ///
 /// # Errors
-/// If the profile cannot be used.
+/// If the profile is invalid.
 pub fn fit(text: &str, options: &Options, progress: &mut dyn FnMut(usize, f64)) -> Result<Fitted, InputError> {
     let study = IrqSuspension::new().fitted_rows();
     search(text, &PARAMETERS, options, &mut |profile| study_cost(&study, profile, options), progress)
 }
 
-/// Fits these figures of a profile: `cost` says how far a candidate is off, the less the better, and is infinite for one that
-/// cannot be.
+/// Fits these figures of a profile. `cost` returns the error of a candidate, or infinity if it is invalid.
 ///
-/// `progress` is called after every candidate with how many there were, and the least cost so far.
+/// `progress` is called after every candidate with their number and the least error so far.
 ///
 /// # Errors
-/// If the profile cannot be used.
+/// If the profile is invalid.
 ///
 /// # Panics
-/// If a parameter is no integer of the profile.
+/// If a parameter is not an integer of the profile.
 pub fn search(
     text: &str,
     parameters: &[Parameter],
@@ -150,7 +149,8 @@ pub fn search(
     Ok(Fitted { text: with_figures(&document, parameters, &figures).to_string(), before, after })
 }
 
-/// Small is good: squared errors in units of what would be a good fit, growing only linearly where far off.
+/// Returns the error of a profile: squared relative errors, in units of a good fit, that grow only linearly when
+/// large.
 fn study_cost(study: &IrqSuspension, profile: &Profile, options: &Options) -> f64 {
     let queues = 4;
     let mut scenarios = study.scenarios(queues, options.requests, options.seed);
@@ -171,7 +171,7 @@ impl Parameter {
     }
 }
 
-/// What a good fit of a column is: relative, or in points for columns in percent.
+/// Error of a good fit for each column: relative, or in points for columns in percent.
 const GOOD: [(&str, f64); 9] = [
     ("avg_us", 0.04),
     ("p95_us", 0.06),
@@ -206,8 +206,9 @@ fn row_cost(row: &Row) -> f64 {
     sum
 }
 
-/// Saturated rows are Little's law, and spinning executes what it likes: neither says much about costs. Nor do rows just
-/// below saturation: there the study's cycles per query rise again with the load, for a reason that the model does not have.
+/// Saturated rows follow from Little's law, and spinning executes any number of instructions, so neither determines
+/// costs. Rows just below saturation do not either: in the study the cycles per query rise there for a reason that
+/// the model lacks.
 fn weight(row: &Row, column: &str, saturated: bool) -> f64 {
     let published = |column| row.figures.get(column).and_then(|figure| figure.published);
     let nearly_saturated = published("cpu_percent").is_some_and(|percent| percent > 80.0 && percent < 100.0);

@@ -1,72 +1,72 @@
-//! What is wrong with a profile or a scenario: one sentence with the file, the line, the key, the value and what is allowed.
+//! Errors in profiles and scenarios, with the file, line, key, value and what is allowed.
 
-use abey_input::{FileError, find_key};
+use abey_config::{FileError, find_key};
 
 use crate::profile::Profile;
 
-/// Why a profile or a scenario cannot be used.
+/// Reason why a profile or a scenario is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
-    /// The file cannot be read, its text is no TOML, or has keys or values that are not allowed.
+    /// The file cannot be read, is not TOML, or has keys or values that are not allowed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A value that cannot be.
-    #[error("{key} = {value} cannot be: {allowed}")]
+    /// A value is not allowed.
+    #[error("{key} = {value} is invalid: {allowed}")]
     Value {
-        /// The key, with its section.
+        /// Key with its section.
         key: &'static str,
-        /// What it was.
+        /// Value.
         value: String,
         /// What is allowed.
         allowed: &'static str,
     },
-    /// More load than the wire carries.
-    #[error("load = {load} cannot be: the wire carries at most {most:.0} {what} of this size per second")]
+    /// The load exceeds the capacity of the wire.
+    #[error("load = {load} is invalid: the wire carries at most {most:.0} {what} of this size per second")]
     WireOverload {
         /// Requests per second.
         load: f64,
-        /// Of these, requests or answers, there are too many.
+        /// Messages that exceed it: requests or answers.
         what: &'static str,
-        /// How many there may be.
+        /// Largest possible load.
         most: f64,
     },
-    /// A figure that is too large to make sense.
-    #[error("{key} = {value} cannot be: it is at most {most}")]
+    /// A figure is too large.
+    #[error("{key} = {value} is invalid: it must be at most {most}")]
     TooLarge {
-        /// The key, with its section.
+        /// Key with its section.
         key: String,
-        /// What it was.
+        /// Value.
         value: i64,
-        /// What is allowed.
+        /// Largest allowed value.
         most: i64,
     },
-    /// What is wrong is in a file.
+    /// The error is in a file.
     #[error("{name}{line}: {source}", line = .line.map_or(String::new(), |line| format!(", line {line}")))]
     At {
-        /// Which file.
+        /// File name.
         name: String,
-        /// Which line, counted from 1; not known if the file does not have the key.
+        /// Line, counted from 1; unknown if the file does not have the key.
         line: Option<usize>,
-        /// What is wrong.
+        /// Error.
         source: Box<InputError>,
     },
-    /// Busy polling is set to what cannot be.
+    /// The busy-poll settings are invalid.
     #[error(transparent)]
     Settings(#[from] abey_delivery::SettingsError),
-    /// There is no profile of this name.
+    /// There is no profile with this name.
     #[error("there is no profile `{0}`: the shipped ones are {shipped}; or give the path of a TOML file", shipped = Profile::SHIPPED.map(|(name, _)| name).join(", "))]
     Unknown(String),
 }
 
 impl InputError {
-    /// Says in which file this is, and in which line if the text has the key.
+    /// Adds the file name, and the line if the text has the key.
     pub(crate) fn at(self, name: &str, text: &str) -> Self {
         let line = self.key().and_then(|key| find_key(text, key));
         Self::At { name: name.to_owned(), line, source: Box::new(self) }
     }
 
-    /// The key of a scenario or a profile that this is about.
+    /// Returns the key of the scenario or profile that caused the error.
     fn key(&self) -> Option<&str> {
         match self {
             Self::Value { key, .. } => Some(key),
@@ -79,8 +79,8 @@ impl InputError {
     }
 }
 
-/// The largest figures that a profile may have, by the end of their keys: more is a mistake in the unit, and would overflow
-/// the simulator's arithmetic.
+/// Largest figures of a profile by the suffix of their keys. A larger one is a mistake in the unit, and would
+/// overflow the simulator's arithmetic.
 const LIMITS: [(&str, i64); 12] = [
     ("instructions", 10_000_000),
     ("_cycles", 10_000_000),
@@ -96,7 +96,7 @@ const LIMITS: [(&str, i64); 12] = [
     ("", 1_000_000_000),
 ];
 
-/// Checks that no figure of a profile's text is absurdly large.
+/// Checks that no figure of a profile exceeds its limit.
 pub(crate) fn check_limits(text: &str) -> Result<(), InputError> {
     let Ok(table) = text.parse::<toml::Table>() else { return Ok(()) };
     check_table("", &table)

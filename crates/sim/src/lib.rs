@@ -1,26 +1,26 @@
-//! Discrete-event world that runs the delivery core in virtual time.
+//! Discrete-event simulator that runs the delivery core in virtual time.
 //!
-//! Clients, wire, NIC, CPUs and event-loop servers with costs; the delivery decisions are those of `abey-delivery`, so a
-//! mode here is the same code as in the datapath. Virtual time is in integer nanoseconds, and one seed gives the same bytes
-//! on every machine.
+//! It models the costs of clients, wire, NIC, CPUs and event-loop servers. The delivery decisions are those of
+//! `abey-delivery`, so a mode runs the same code as in the datapath. Virtual time is in integer nanoseconds, and a
+//! seed gives identical results on every machine.
 //!
-//! - [`Profile`]: what operations cost on a machine. [`Scenario`]: who sends what to whom, under which mode.
-//! - [`run`] simulates one scenario and gives its [`Outcome`]; [`run_steered`] changes load and settings while it goes on.
-//! - [`reference`](mod@reference): the published tables, predicted beside published. [`fit`]: how a profile is made from one.
+//! - [`Profile`]: costs of the operations of a machine. [`Scenario`]: clients, load, server and delivery mode.
+//! - [`run`] simulates a scenario and returns its [`Outcome`]; [`run_steered`] changes load and settings meanwhile.
+//! - [`reference`](mod@reference): published tables and their predictions. [`fit`]: fitting of a profile to one.
 //!
 //! # The cost model
 //!
-//! An operation costs instructions, at the warm rate, and stalled cycles. What an operation costs in a run depends on what
-//! happened before: a thread that was interrupted, woken or switched to owes cycles for refilling caches and pipeline, and
-//! pays them with the instructions that it executes next (half of them after
-//! [`recovery_instructions`](profile::Processor::recovery_instructions)). So interrupts hurt the work they interrupt, and
-//! polling between two waits does not, though both execute the same instructions.
+//! An operation costs instructions, at the warm rate, and stall cycles. Its cost also depends on the past: a thread
+//! that was interrupted, woken or switched to needs additional cycles to refill caches and pipeline. They are added
+//! to the instructions that it executes next (half of them within
+//! [`recovery_instructions`](profile::Processor::recovery_instructions)). Interrupts therefore slow down the work
+//! that they interrupt. Polling between two waits does not, though it executes the same instructions.
 //!
 //! # Topologies
 //!
-//! Without saying more, every queue has a CPU and a server thread of its own. A [`Topology`] has any number of either; a
-//! scheduler places threads that are not pinned when they wake, and moves them while they wait. It sees threads and not
-//! softirqs: the reason why polling in threads has the better tail, and costs throughput.
+//! By default every queue has its own CPU and server thread. A [`Topology`] can have any number of either. A
+//! scheduler places unpinned threads when they wake, and migrates them while they wait. It accounts for threads but
+//! not for softirqs, which is why polling in threads has a lower tail latency and costs throughput.
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +28,8 @@ pub mod fit;
 pub mod plan;
 pub mod profile;
 pub mod reference;
+#[cfg(feature = "report")]
+pub mod report;
 pub mod scenario;
 pub mod timeline;
 pub mod topology;
@@ -46,7 +48,7 @@ mod waits;
 mod wire;
 mod world;
 
-pub use abey_input::SettingsFile;
+pub use abey_config::SettingsFile;
 pub use distribution::{Delay, Size};
 pub use input::InputError;
 pub use outcome::Outcome;

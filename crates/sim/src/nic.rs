@@ -1,8 +1,8 @@
-//! One queue pair of the NIC: a receive ring that drops, interrupt moderation for receiving and for completed
-//! transmissions, and the adaptation of the former to the traffic.
+//! Queue pair of the NIC: a receive ring, interrupt moderation for received packets and for completed transmissions,
+//! and the adaptation of the former to the traffic.
 //!
-//! Both directions share one interrupt and one NAPI instance, so an interrupt for a completed transmission makes the poll
-//! look at the receive ring too, long before moderation would have announced the packets there.
+//! Both directions share one interrupt and one NAPI instance. An interrupt for a completed transmission therefore
+//! polls the receive ring too, often long before moderation would have announced its packets.
 
 use std::collections::VecDeque;
 
@@ -11,33 +11,33 @@ use crate::profile::{Nic, RxTimer};
 use crate::random::Random;
 use crate::waits::Waits;
 
-/// A received packet.
+/// Received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packet {
-    /// Data of this connection: the last of so many segments that came together, this one included.
+    /// Data of this connection: the last of this many segments that arrived together.
     Data { conn: u32, segments: u32 },
-    /// A segment of data before that.
+    /// Earlier segment of the data.
     Segment,
-    /// An acknowledgement without data.
+    /// Acknowledgement without data.
     Ack,
-    /// The last acknowledgement of so many segments of an answer: this connection may send more.
+    /// Last acknowledgement of this many segments of an answer, which lets the connection send more.
     Window { conn: u32, segments: u32 },
 }
 
-/// What the NIC does with an arrival.
+/// Result of an arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// The ring was full.
     Dropped,
-    /// It waits in the ring; nobody is told (yet).
+    /// The packet waits in the ring without an interrupt.
     Quiet,
-    /// As [`Self::Quiet`], and the moderation timer is to be started for this time.
+    /// Like [`Self::Quiet`], and the moderation timer must be started for this time.
     StartTimer(u64),
-    /// Interrupt now.
+    /// The NIC interrupts now.
     Interrupt,
 }
 
-/// When the NIC interrupts after a packet: as [`RxTimer`] says with `usecs`, and at once if `frames` have come.
+/// Interrupt moderation: after `usecs`, counted as [`RxTimer`] defines, or at once after `frames` packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moderation {
     pub(crate) usecs: u64,
@@ -46,9 +46,9 @@ pub(crate) struct Moderation {
 
 #[derive(Debug)]
 pub(crate) struct RxQueue {
-    /// Packets, each with the time of its arrival.
+    /// Packets with the times of their arrival.
     pub(crate) ring: VecDeque<(u64, Packet)>,
-    /// How long packets waited in the ring.
+    /// Times that packets waited in the ring.
     pub(crate) waits: Waits,
     capacity: usize,
     pub(crate) masked: bool,
@@ -56,11 +56,11 @@ pub(crate) struct RxQueue {
     last_interrupt: u64,
     moderation: Moderation,
     frames: u32,
-    /// When received packets are to interrupt.
+    /// When the NIC interrupts for received packets.
     deadline: Option<u64>,
     tx_moderation: Moderation,
     tx_frames: u32,
-    /// When completed transmissions are to interrupt.
+    /// When the NIC interrupts for completed transmissions.
     tx_deadline: Option<u64>,
     /// When the pending timer event comes; perhaps too early.
     timer: Option<u64>,
@@ -94,7 +94,7 @@ impl RxQueue {
         }
     }
 
-    /// A poll takes up to so many packets; how many it gets.
+    /// Takes up to `most` packets for a poll. Returns their number.
     #[inline]
     pub(crate) fn take(&mut self, now: u64, most: usize, packets: &mut Vec<Packet>) -> usize {
         let count = self.ring.len().min(most);
@@ -105,12 +105,12 @@ impl RxQueue {
         count
     }
 
-    /// How many packets the ring still takes.
+    /// Returns how many packets fit into the ring.
     pub(crate) fn room(&self) -> usize {
         self.capacity - self.ring.len()
     }
 
-    /// A packet arrives behind `count` others of one kind; all of them, or none if there is no room.
+    /// Puts `count` packets and the `last` one into the ring, or none if there is no room for all.
     #[inline]
     pub(crate) fn arrive_after(&mut self, now: u64, before: Packet, count: u32, last: Packet) -> Arrival {
         if self.room() <= count as usize {
@@ -138,7 +138,7 @@ impl RxQueue {
         self.start_timer()
     }
 
-    /// A transmission is complete.
+    /// Completes a transmission.
     pub(crate) fn transmitted(&mut self, now: u64) -> Arrival {
         if self.masked {
             return Arrival::Quiet;
@@ -165,7 +165,7 @@ impl RxQueue {
         self.deadline.into_iter().chain(self.tx_deadline).min()
     }
 
-    /// The moderation timer's event.
+    /// Handles the moderation timer.
     pub(crate) fn timer(&mut self, now: u64) -> Arrival {
         if self.timer != Some(now) {
             return Arrival::Quiet;
@@ -187,7 +187,7 @@ impl RxQueue {
         Arrival::Interrupt
     }
 
-    /// What has come so far is going to be looked at.
+    /// Clears pending moderation, because the following poll takes everything.
     fn forget(&mut self) {
         self.deadline = None;
         self.frames = 0;
@@ -195,7 +195,7 @@ impl RxQueue {
         self.tx_frames = 0;
     }
 
-    /// Whether an interrupt is being held back by moderation.
+    /// Returns whether moderation delays an interrupt.
     pub(crate) fn is_interrupt_due(&self) -> bool {
         self.next_deadline().is_some()
     }

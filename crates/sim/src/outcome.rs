@@ -1,6 +1,6 @@
-//! What a run measured.
+//! Results of a run.
 
-/// The figures of one run. Times are in microseconds as a client measures them, CPU in percent of the server's CPUs.
+/// Figures of one run. Times are in microseconds as measured by the client, CPU use in percent of the server's CPUs.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Outcome {
     /// Answers per second.
@@ -17,49 +17,49 @@ pub struct Outcome {
     pub p99_us: f64,
     /// 99.9th percentile.
     pub p999_us: f64,
-    /// CPU use: threads, softirq and hardirq; not the idle loop.
+    /// CPU use of threads, softirqs and hardirqs, without the idle loop.
     pub cpu_percent: f64,
-    /// Cycles of all kinds per answer, the idle loop included.
+    /// Cycles per answer, including the idle loop.
     pub cycles_per_query: f64,
-    /// Instructions of all kinds per answer.
+    /// Instructions per answer.
     pub instructions_per_query: f64,
-    /// CPU use by threads, busy polling included.
+    /// CPU use of threads, including busy polling.
     pub thread_percent: f64,
-    /// CPU use by softirqs.
+    /// CPU use of softirqs.
     pub softirq_percent: f64,
-    /// CPU use by hardirqs.
+    /// CPU use of hardirqs.
     pub hardirq_percent: f64,
-    /// The NIC's interrupts.
+    /// NIC interrupts per answer.
     pub interrupts_per_query: f64,
-    /// Polls by anybody.
+    /// Polls per answer, in all contexts.
     pub polls_per_query: f64,
     /// Packets per poll.
     pub packets_per_poll: f64,
-    /// Share of polls that found nothing.
+    /// Share of polls without packets.
     pub empty_polls_percent: f64,
-    /// Calls of `epoll_wait`.
+    /// Calls of `epoll_wait` per answer.
     pub waits_per_query: f64,
-    /// Events per call that had any.
+    /// Events per call that returned any.
     pub events_per_wait: f64,
-    /// 99th percentile of the time that packets waited in a receive ring until a poll took them: what a mode adds to the
-    /// latency of whatever else arrives on the same queue. Up to a sixteenth too long.
+    /// 99th percentile of the time that packets waited in a receive ring for a poll. It is the latency that a mode
+    /// adds to other traffic on the same queue. Rounded up by at most a sixteenth.
     pub ring_wait_p99_us: f64,
-    /// The longest such wait, exactly.
+    /// Longest such wait, exact.
     pub ring_wait_max_us: f64,
-    /// Times that a thread was given a CPU.
+    /// Context switches to a thread per answer.
     pub switches_per_query: f64,
-    /// Threads that woke on another CPU than they ran on before, or were moved to one.
+    /// Threads per answer that woke on another CPU than before or were migrated.
     pub migrations_per_query: f64,
-    /// Packets that rings dropped.
+    /// Packets dropped by full rings.
     pub drops: u64,
-    /// Requests sent, answered and outstanding since the beginning of the run, warm-up included.
+    /// Requests sent since the start of the run, including the warm-up.
     pub requests: u64,
-    /// See [`Self::requests`].
+    /// Requests answered since the start of the run.
     pub answers: u64,
-    /// See [`Self::requests`].
+    /// Requests outstanding at the end of the run.
     pub outstanding: u64,
-    /// Requests of an open loop that waited too long for their connection (the profile's `client.skip_ns`) and were never
-    /// sent; not among [`Self::requests`].
+    /// Requests of an open loop that waited too long for their connection (the profile's `client.skip_ns`) and were
+    /// not sent. They are not included in [`Self::requests`].
     pub skipped: u64,
     /// Packets received and sent in the whole run.
     pub packets: u64,

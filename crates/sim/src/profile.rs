@@ -1,39 +1,39 @@
-//! Host profiles: what every operation costs on a machine, in TOML.
+//! Host profiles: costs of the operations of a machine, in TOML.
 
 use std::path::Path;
 
-use abey_input::{FileError, read_text};
+use abey_config::{FileError, read_text};
 use serde::{Deserialize, Serialize};
 
 pub use crate::input::InputError;
 use crate::input::check_limits;
 
-/// The price of an operation on an undisturbed processor.
+/// Cost of an operation on an undisturbed processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
-    /// Instructions retired; each takes the profile's warm cycles per instruction.
+    /// Retired instructions; each takes the profile's warm cycles per instruction.
     pub instructions: u64,
-    /// Cycles on top of that in which nothing retires: device registers, cache misses that every call has.
+    /// Additional cycles without retired instructions, for device registers and unavoidable cache misses.
     #[serde(default)]
     pub stall_cycles: u64,
 }
 
 impl Cost {
-    /// Nothing.
+    /// No cost.
     pub const NONE: Self = Self { instructions: 0, stall_cycles: 0 };
 
-    /// Whether it is nothing.
+    /// Returns whether this is no cost.
     fn is_none(&self) -> bool {
         *self == Self::NONE
     }
 
-    /// As much of it as `part` is of `whole`.
+    /// Returns `part / whole` of this cost.
     pub(crate) fn share(self, part: u64, whole: u64) -> Self {
         Self { instructions: self.instructions * part / whole, stall_cycles: self.stall_cycles * part / whole }
     }
 
-    /// `n` times this.
+    /// Returns `n` times this cost.
     pub(crate) fn times(self, n: u64) -> Self {
         Self { instructions: self.instructions * n, stall_cycles: self.stall_cycles * n }
     }
@@ -50,110 +50,120 @@ impl std::ops::Add for Cost {
     }
 }
 
-/// The costs of one kind of host, with its NIC and the clients at the other end of the wire.
+/// Costs of one kind of host, its NIC, and the clients.
 ///
-/// All keys are required, unless a default is given, and unknown keys are refused.
+/// All keys without a default are required; unknown keys are rejected.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// One sentence: which machine, and where the figures come from.
+    /// Description of the machine and the source of the figures, in one sentence.
     pub description: String,
-    /// Of a profile that `abey calibrate` wrote: what it was measured with.
+    /// Setup of the measurement, in a profile that `abey calibrate` wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibrated: Option<Calibrated>,
-    /// The clock and the undisturbed pipeline.
+    /// Clock and undisturbed pipeline.
     pub processor: Processor,
-    /// Having nothing to do.
+    /// Idle CPUs.
     pub idle: Idle,
     /// Hardware interrupts.
     pub interrupt: Interrupt,
-    /// Polling and the stack below the sockets.
+    /// Polls and the stack below the sockets.
     pub softirq: SoftirqCosts,
-    /// What interrupted work loses.
+    /// Losses of interrupted work.
     pub disturbance: Disturbance,
-    /// The scheduler.
+    /// Scheduler.
     pub thread: ThreadCosts,
-    /// Who stands for interrupts and timers while no server waits, where delivery is in user space; with the kernel's it is
-    /// not given.
+    /// Thread that handles interrupts and timers while no server waits, if delivery is in user space. Absent for the
+    /// kernel's delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_thread: Option<ServiceThread>,
-    /// Waiting for events.
+    /// Waits for events.
     pub epoll: EpollCosts,
-    /// Busy polling on top of the polls themselves.
+    /// Busy polling, in addition to the polls.
     pub busy_poll: BusyPollCosts,
-    /// The application.
+    /// Application.
     pub server: ServerCosts,
-    /// The NIC's receive side.
+    /// Receive side of the NIC.
     pub nic: Nic,
     /// Everything beyond the server's NIC.
     pub client: Client,
 }
 
-/// What a profile was measured with, which a plan is made for unless it is told otherwise.
+/// Setup of the measurement of a profile, which is the default of plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibrated {
-    /// Whose delivery it was.
+    /// Delivery that was measured.
     pub world: Delivery,
-    /// Receive queues, each with its CPU and its server thread.
+    /// Receive queues, each with its CPU and server thread.
     pub queues: u32,
-    /// Connections to all of them.
+    /// Connections over all queues.
     pub connections: u32,
 }
 
-/// Whose delivery a calibrated profile is about.
+/// Implementation of delivery that a calibrated profile describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Delivery {
-    /// The kernel's NAPI.
+    /// NAPI of the kernel.
     Linux,
-    /// Abey's, in user space.
+    /// Abey's datapath in user space.
     Datapath,
 }
 
-/// The clock and the undisturbed pipeline.
+impl std::fmt::Display for Delivery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Linux => "linux",
+            Self::Datapath => "datapath",
+        })
+    }
+}
+
+/// Clock and undisturbed pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Processor {
-    /// The clock while not halted.
+    /// Clock frequency while not halted.
     pub frequency_mhz: u64,
-    /// Cycles for 1000 instructions of undisturbed work.
+    /// Cycles per 1000 instructions of undisturbed work.
     pub warm_cycles_per_1000_instructions: u64,
-    /// After this many instructions half of what a disturbance costs has been paid.
+    /// Instructions after which half of the cost of a disturbance has been added.
     pub recovery_instructions: u64,
 }
 
-/// Having nothing to do.
+/// Idle CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Idle {
-    /// The idle loop before the halt and after it; counts as cycles, but not as CPU use.
+    /// Idle loop before and after the halt. It counts as cycles, but not as CPU use.
     pub enter: Cost,
-    /// From an interrupt to its first instruction, when halted.
+    /// Time from an interrupt to its first instruction, when halted.
     pub exit_ns: u64,
-    /// Half of that after a halt of so long: the longer, the deeper the state that the hardware, or a hypervisor that polls for
-    /// a while before it gives the CPU away, has gone into. All of it after any unless given.
+    /// Duration of a halt after which half of `exit_ns` applies. A longer halt lets the hardware, or a hypervisor
+    /// that polls before it releases the CPU, reach deeper states. By default all of `exit_ns` applies after any
+    /// halt.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub exit_half_ns: u64,
     /// Disturbance of the thread that runs next.
     pub cold_cycles: u64,
-    /// Half of that after a halt of so long: the longer, the more of the caches is somebody else's. All of it after any unless
-    /// given.
+    /// Duration of a halt after which half of `cold_cycles` applies. The longer the halt, the more of the caches
+    /// others use. By default all of it applies after any halt.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cold_half_ns: u64,
-    /// Deeper states than the one that `exit_ns` belongs to, the deepest last. A CPU goes into the deepest that would have
-    /// paid the last time it was halted; at a tick (4 ms) into the one that pays by then.
+    /// Deeper idle states than that of `exit_ns`, the deepest last. A CPU enters the deepest one that would have paid
+    /// off in its previous halt; at a tick (4 ms) the one that pays off by then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deeper: Vec<CState>,
 }
 
-/// A processor's idle state.
+/// Idle state of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CState {
-    /// It pays if the CPU is halted for at least this long.
+    /// Minimum duration of a halt for which the state pays off.
     pub residency_ns: u64,
-    /// From an interrupt to its first instruction.
+    /// Time from an interrupt to its first instruction.
     pub exit_ns: u64,
 }
 
@@ -161,12 +171,13 @@ pub struct CState {
 const TICK_NS: u64 = 4_000_000;
 
 impl Idle {
-    /// What is lost in a halt of so long.
+    /// Returns the disturbance after a halt of this duration.
     pub(crate) fn cold_cycles(&self, halted_ns: u64) -> u64 {
         after(halted_ns, self.cold_cycles, self.cold_half_ns)
     }
 
-    /// From an interrupt to its first instruction, for a CPU that was halted for so long the last time, and now.
+    /// Returns the time from an interrupt to its first instruction, after a previous and a current halt of these
+    /// durations.
     pub(crate) fn exit_ns(&self, last_ns: u64, now_ns: u64) -> u64 {
         let expected_ns = if now_ns >= TICK_NS { now_ns } else { last_ns };
         let pays = |state: &&CState| state.residency_ns <= expected_ns;
@@ -175,7 +186,7 @@ impl Idle {
     }
 }
 
-/// What comes of a halt of so long, where it is `whole` after the longest and half of that after `half_ns`.
+/// Returns the part of `whole` that applies after a halt, where half applies after `half_ns`.
 fn after(halted_ns: u64, whole: u64, half_ns: u64) -> u64 {
     match half_ns {
         0 => whole,
@@ -187,96 +198,97 @@ fn after(halted_ns: u64, whole: u64, half_ns: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interrupt {
-    /// One of the NIC's.
+    /// NIC interrupt.
     pub nic: Cost,
-    /// One of a timer's.
+    /// Timer interrupt.
     pub timer: Cost,
-    /// From a timer's deadline to its interrupt: the clock event device, and a hypervisor's emulation of it. None unless
-    /// given.
+    /// Delay of a timer interrupt after its deadline, by the clock event device and its emulation in a hypervisor.
+    /// The default is none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub timer_late_ns: u64,
-    /// Disturbance of the thread that was interrupted, by the interrupt alone.
+    /// Disturbance of the interrupted thread by the interrupt alone.
     pub cold_cycles: u64,
 }
 
-/// Polling and the stack below the sockets.
+/// Polls and the stack below the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SoftirqCosts {
     /// Entering and leaving a softirq run.
     pub enter: Cost,
-    /// One poll, without its packets.
+    /// Poll without its packets.
     pub poll: Cost,
-    /// A packet with a request, up to its socket. Of a message in several segments: what was received together, once.
+    /// Packet with a request, up to its socket. For a message of several segments, once per group received together.
     pub request: Cost,
-    /// Every other segment of a message; as `request` unless given. Receive offload (GRO) makes it much less: segments that
-    /// were received together pass through the stack once.
+    /// Each further segment of a message; as `request` by default. Receive offload (GRO) makes it much cheaper,
+    /// because segments that were received together pass the stack once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<Cost>,
-    /// A pure acknowledgement, with the completion of the transmission that it acknowledges.
+    /// Pure acknowledgement, with the completion of the transmission that it acknowledges.
     pub ack: Cost,
-    /// Unmasking the queue's interrupt.
+    /// Unmasking of the queue's interrupt.
     pub unmask: Cost,
-    /// While the CPU's softirq thread is awake, all softirqs are left to it, as in Linux 4.9 to 6.3. Otherwise an interrupt
-    /// does not wait for the scheduler.
+    /// Whether all softirqs are left to the CPU's softirq thread while it is awake, as in Linux 4.9 to 6.3. Otherwise
+    /// an interrupt does not wait for the scheduler.
     #[serde(default)]
     pub yields_to_thread: bool,
 }
 
-/// What interrupted work loses.
+/// Losses of interrupted work.
 ///
-/// The softirq's packets and the thread's requests displace each other's working set. It costs both sides when packets are
+/// The packets of a softirq and the requests of a thread displace each other's working set. Both lose when packets
+/// are processed in the middle of a thread's work, but not when the thread polls between two waits, or sleeps.
 /// processed in the middle of a thread's work; it does not when the thread polls between two waits, or sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disturbance {
     /// Per packet that a softirq processes on top of a thread.
     pub packet_cycles: u64,
-    /// Per request that arrived in such a packet, when the thread comes to it.
+    /// Per request that arrived in such a packet, when it is served.
     pub request_cycles: u64,
 }
 
-/// The scheduler.
+/// Scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ThreadCosts {
     /// Waking a thread and switching to it.
     pub wake: Cost,
-    /// Disturbance of a thread that another one made way for.
+    /// Disturbance of a preempted thread.
     pub cold_cycles: u64,
-    /// How long a thread runs while others wait.
+    /// Time slice while other threads wait.
     pub slice_ns: u64,
-    /// By how much less a woken thread must have run, to make the running one give way at once.
+    /// Difference in runtime by which a woken thread preempts the running one.
     #[serde(default)]
     pub wakeup_granularity_ns: u64,
-    /// A thread that slept is put at most this far ahead of those that ran meanwhile; half a slice unless given.
+    /// Maximum credit of a thread for its sleep; half a slice by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sleeper_credit_ns: Option<u64>,
-    /// How many other CPUs are looked at for an idle one when an unpinned thread wakes, and neither its last CPU nor the
-    /// waking one looks idle; all of them unless given.
+    /// Number of other CPUs that are searched for an idle one when an unpinned thread wakes, and neither its last CPU
+    /// nor the waking one appears idle; all by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_scan_cpus: Option<u32>,
-    /// What it costs the waking CPU to look at each of them: its run queue is in another CPU's cache.
+    /// Cost of examining each of them, whose run queue is in another CPU's cache. Charged to the waking CPU.
     #[serde(default)]
     pub wake_scan: Cost,
-    /// What it costs the waking CPU that the thread is to run on another one: the inter-processor interrupt.
+    /// Cost of waking a thread on another CPU: the inter-processor interrupt. Charged to the waking CPU.
     #[serde(default)]
     pub remote_wake: Cost,
-    /// How often unpinned threads that wait are moved to idle CPUs.
+    /// Interval at which waiting unpinned threads are migrated to idle CPUs.
     #[serde(default = "default_balance_ns")]
     pub balance_ns: u64,
-    /// A CPU that becomes idle fetches a waiting thread at once if it is idle for at least this long on average.
+    /// Minimum average idle period of a CPU that migrates a waiting thread as soon as it becomes idle.
     #[serde(default = "default_newly_idle_ns")]
     pub newly_idle_ns: u64,
-    /// Disturbance of a thread that was moved to another CPU.
+    /// Disturbance of a migrated thread.
     #[serde(default)]
     pub migration_cycles: u64,
-    /// A worker of the pool takes a queue to poll: its list and its lock, and starting the work item.
+    /// Start of a work item by a worker of the pool, with its list and lock.
     #[serde(default)]
     pub work_item: Cost,
 }
 
-/// Every tick of 250 Hz, at which Linux looks whether a busy CPU has somebody for an idle one.
+/// A tick of 250 Hz, at which Linux balances waiting threads.
 const fn default_balance_ns() -> u64 {
     TICK_NS
 }
@@ -286,85 +298,88 @@ const fn default_newly_idle_ns() -> u64 {
     500_000
 }
 
-/// Delivery in user space (the datapath): a server that sleeps in a wait has its queue's interrupt and deadline in its own
-/// sleep, and what wakes it polls in its thread, for `interrupt.nic` or `interrupt.timer`. While no server waits, a service
-/// thread on the same CPU is woken for either.
+/// Delivery in user space (the datapath). A server that sleeps in a wait receives its queue's interrupt and deadline
+/// itself, and polls in its thread when it wakes, for `interrupt.nic` or `interrupt.timer`. While no server waits,
+/// they wake a service thread on the same CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceThread {
-    /// Waking it, and the switch to it and back.
+    /// Waking the service thread, and the switch to it and back.
     pub wake: Cost,
-    /// A server's falling asleep with a deadline: a timer is armed, and the CPU given away. The deferral runs meanwhile.
+    /// Falling asleep with a deadline: a timer is armed and the CPU is released. The deferral runs meanwhile.
     pub sleep: Cost,
-    /// Setting its timer to an earlier time: for every deadline that a server leaves behind when it goes to work, unless the
-    /// timer goes off before that anyway. It is never stopped, and goes off for nothing if the server is back in time.
+    /// Setting the service thread's timer to an earlier time, for each deadline that a server leaves behind, unless
+    /// the timer fires before it anyway. The timer is never stopped, so it fires in vain if the server waits again in
+    /// time.
     pub arm: Cost,
-    /// The interrupt of its timer, of a CPU that is awake: in a virtual machine an exit to the host, which puts the interrupt
-    /// in, and another one for programming the timer again. A CPU that is halted, or not quite out of that, sees to all timers
-    /// that have expired by then in the interrupt that ends the halt, which is `interrupt.timer`. Nothing unless given.
+    /// Interrupt of the service thread's timer on a CPU that is awake. In a virtual machine it costs an exit to the
+    /// host, which injects the interrupt, and another one to program the timer again. A CPU that is halted, or
+    /// leaving the halt, handles all expired timers in the interrupt that ends the halt, which costs
+    /// `interrupt.timer`. The default is nothing.
     #[serde(default, skip_serializing_if = "Cost::is_none")]
     pub interrupt: Cost,
 }
 
-/// Waiting for events.
+/// Waits for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpollCosts {
-    /// One call, without its events.
+    /// Call without its events.
     pub wait: Cost,
-    /// One event, delivered.
+    /// Delivered event.
     pub event: Cost,
 }
 
-/// Busy polling on top of the polls themselves.
+/// Busy polling, in addition to the polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BusyPollCosts {
-    /// One iteration, in addition to the poll.
+    /// Iteration without its poll.
     pub iteration: Cost,
-    /// Ending a loop: the timer is armed, and the instance let go.
+    /// End of a loop, which arms the timer and releases the instance.
     pub end: Cost,
 }
 
-/// The application.
+/// Application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerCosts {
-    /// One request: reads until empty, the answer, its transmission.
+    /// Request: reads until empty, the answer and its transmission.
     pub request: Cost,
-    /// Copying 1024 bytes of request or answer, for scenarios that give sizes; nothing unless given.
+    /// Copy of 1024 bytes of a request or answer, for scenarios with sizes; nothing by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kilobyte: Option<Cost>,
-    /// Extra cycles of a request with very many others in front of it: what its packet had put in the cache is gone.
+    /// Additional cycles of a request behind very many others, because its packet has left the cache.
     pub backlog_cycles: u64,
-    /// Half of that with this many.
+    /// Number of requests at which half of them apply.
     pub backlog_requests: u64,
-    /// Events per wait at most.
+    /// Maximum number of events per wait.
     pub max_events: u64,
 }
 
-/// From when the moderation of received packets counts (`rx_timer`).
+/// Start of the moderation time of received packets (`rx_timer`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RxTimer {
-    /// Every packet starts it anew (`ethtool`'s CQE mode).
+    /// Every packet restarts it (CQE mode of `ethtool`).
     Restart,
     /// The first packet since the last interrupt starts it.
     FirstPacket,
-    /// It runs from the last interrupt: two are at least that far apart, and one after a pause is not delayed.
+    /// The last interrupt starts it: it is the minimum distance of two interrupts, and does not delay one after a
+    /// pause.
     Throttle,
 }
 
-/// Who takes a queue's interrupts, and runs its softirq.
+/// CPU that handles a queue's interrupts and runs its softirq.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InterruptedCpu {
-    /// A CPU of the server's, as with every NIC.
+    /// CPU of the server, as with every physical NIC.
     #[default]
     Server,
-    /// The CPU that sent the packet, as on a veth: it puts the packet into the receiver's ring, raises the receiver's softirq
-    /// on itself, and wakes the server's thread on another CPU. It is awake, since it has just sent, and its time is not the
-    /// server's. A timer runs on the CPU that armed it, which is the one that polled last.
+    /// CPU that sent the packet, as on a veth: it puts the packet into the receiver's ring, raises the receiver's
+    /// softirq on itself, and wakes the server's thread on another CPU. It is awake because it has just sent, and its
+    /// time is not counted as the server's. A timer runs on the CPU that armed it, which is the one that polled last.
     Sender,
 }
 
@@ -374,75 +389,74 @@ impl InterruptedCpu {
     }
 }
 
-/// The NIC's receive side.
+/// Receive side of the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nic {
-    /// Who is interrupted; the server unless given.
+    /// CPU that handles the interrupts; the server's by default.
     #[serde(default, skip_serializing_if = "InterruptedCpu::is_server")]
     pub interrupts: InterruptedCpu,
-    /// Size of a receive ring; further packets are dropped.
+    /// Size of a receive ring in packets; further packets are dropped.
     pub ring_packets: usize,
-    /// Moderation adapts itself; then `rx_usecs` and `rx_frames` are ignored.
+    /// Whether moderation adapts to the traffic. `rx_usecs` and `rx_frames` are then ignored.
     pub adaptive: bool,
-    /// How much the rate that adaptation sees differs at most, up or down, from that of the simulated packets: real
-    /// traffic varies in bytes and bursts that the simulated one does not have.
+    /// Maximum deviation of the rate that adaptation measures from that of the simulated packets. Real traffic varies
+    /// in bytes and bursts that are not simulated.
     pub adaptation_noise_percent: u64,
-    /// From when `rx_usecs` counts.
+    /// Start of `rx_usecs`.
     pub rx_timer: RxTimer,
-    /// An interrupt waits this long (0: not at all), in microseconds.
+    /// Maximum delay of an interrupt in microseconds; 0 disables it.
     pub rx_usecs: u64,
-    /// An interrupt comes at once after this many packets.
+    /// Packets after which the NIC interrupts at once.
     pub rx_frames: u32,
-    /// From handing a packet to the NIC to its completed transmission.
+    /// Time from passing a packet to the NIC to its completed transmission.
     pub tx_complete_ns: u64,
-    /// A completed transmission interrupts at the latest this long after it, in microseconds.
+    /// Maximum delay of the interrupt for a completed transmission, in microseconds.
     pub tx_usecs: u64,
-    /// An interrupt comes at once after this many completed transmissions.
+    /// Completed transmissions after which the NIC interrupts at once.
     pub tx_frames: u32,
-    /// The wire, in megabits per second, each way.
+    /// Speed of the wire in megabits per second, in each direction.
     pub wire_mbits_per_s: u64,
-    /// The largest packet, with its IP and TCP headers but without Ethernet's; 1500 unless given.
+    /// Largest packet with its IP and TCP headers, without those of Ethernet; 1500 by default.
     #[serde(default = "default_mtu")]
     pub mtu_bytes: u64,
 }
 
-/// Everything beyond the server's NIC, as the client measures it.
+/// Everything beyond the server's NIC, as measured by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Client {
-    /// Both ways through the wire, the NICs and the client's stack, at least.
+    /// Minimum time of both directions through the wire, the NICs and the client's stack.
     pub base_ns: u64,
     /// Mean of an exponential addition.
     pub jitter_ns: u64,
-    /// Share of answers that find the client asleep or busy.
+    /// Share of answers that arrive while the client sleeps or is busy.
     pub late_millionths: u64,
-    /// Those wait up to this long, uniformly.
+    /// Maximum of their uniform delay.
     pub late_ns: u64,
-    /// And in the queues of the client: the mean of an exponential addition for every request per second that a connection
-    /// sends.
+    /// Mean of their exponential delay in the client's queues, per request per second of a connection.
     pub late_ns_per_connection_rps: u64,
-    /// From an answer to the acknowledgement's arrival.
+    /// Time from an answer to the arrival of its acknowledgement.
     pub ack_ns: u64,
-    /// In a closed loop the next request acknowledges the answer, and there is no acknowledgement of its own.
+    /// Whether the next request of a closed loop acknowledges the answer, without a separate acknowledgement.
     #[serde(default)]
     pub piggybacked_acks: bool,
-    /// Nor is there one in an open loop: the client delays its acknowledgements (RFC 1122, section 4.2.3.2), and the next
-    /// request of the connection comes before they are due, which is 40 ms in Linux.
+    /// Whether that is also so in an open loop: the client delays acknowledgements (RFC 1122, section 4.2.3.2), by 40
+    /// ms in Linux, and the next request of the connection is sent before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub delayed_acks: bool,
-    /// Share of requests sent back to back on a connection that stall in the client.
+    /// Share of requests sent back to back on a connection that are delayed by the client.
     pub stall_millionths: u64,
-    /// For this long.
+    /// Duration of that delay.
     pub stall_ns: u64,
-    /// A due request that waited longer than this for its connection is not sent at all.
+    /// Maximum time that a due request waits for its connection; after that it is not sent.
     pub skip_ns: u64,
-    /// Bytes of a request with its headers.
+    /// Length of a request with its headers.
     pub request_bytes: u64,
-    /// Bytes of an answer with its headers.
+    /// Length of an answer with its headers.
     pub response_bytes: u64,
-    /// Segments of an answer that are acknowledged at once; 45 unless given, which is what receive offload (GRO, 64 KiB)
-    /// makes of a burst. Without offload it is 2 (RFC 5681, section 4.2).
+    /// Segments of an answer that are acknowledged together; 45 by default, which is a burst of receive offload (GRO,
+    /// 64 KiB). Without offload it is 2 (RFC 5681, section 4.2).
     #[serde(default = "default_segments_per_ack")]
     pub segments_per_ack: u32,
 }
@@ -460,7 +474,7 @@ const fn default_segments_per_ack() -> u32 {
 }
 
 impl Profile {
-    /// The profiles that come with Abey: name and text.
+    /// Names and texts of the shipped profiles.
     pub const SHIPPED: [(&'static str, &'static str); 4] = [
         ("epyc-7662", include_str!("../profiles/epyc-7662.toml")),
         ("e5-2680", include_str!("../profiles/e5-2680.toml")),
@@ -468,7 +482,7 @@ impl Profile {
         ("xeon-56ht-2020", include_str!("../profiles/xeon-56ht-2020.toml")),
     ];
 
-    /// A shipped profile by name, or one from a file.
+    /// Loads a shipped profile by its name, or a profile from a file.
     ///
     /// # Errors
     /// If there is none, it cannot be read, or it has keys or values that are not allowed.
@@ -482,7 +496,7 @@ impl Profile {
         Self::parse(name, &read_text(Path::new(name))?)
     }
 
-    /// A profile from its text; `name` is for messages.
+    /// Parses a profile. `name` is used in error messages.
     ///
     /// # Errors
     /// If it has keys or values that are not allowed.

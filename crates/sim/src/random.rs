@@ -1,9 +1,10 @@
-//! Random numbers that are the same on every machine: a fixed generator, and logarithms that do not come from the system.
+//! Random numbers that are the same on every machine: a fixed generator, and logarithms independent of the system
+//! library.
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// The random numbers of one purpose; purposes have streams of their own, so that one does not disturb another.
+/// Random numbers of one purpose. Each purpose has its own stream, so that they do not affect each other.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(Xoshiro256PlusPlus);
 
@@ -12,30 +13,30 @@ impl Random {
         Self(Xoshiro256PlusPlus::seed_from_u64(seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
-    /// Uniform in (0, 1].
+    /// Returns a number uniform in (0, 1].
     #[inline]
     fn unit(&mut self) -> f64 {
         ((self.0.next_u64() >> 11) + 1) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Exponential, rounded to whole units; the same mean for all of a run makes a Poisson process.
+    /// Returns an exponential sample, rounded to whole units. A constant mean gives a Poisson process.
     #[inline]
     pub(crate) fn exponential(&mut self, mean: f64) -> u64 {
         (-libm::log(self.unit()) * mean) as u64
     }
 
-    /// Standard normal (Box and Muller).
+    /// Returns a standard normal sample (Box and Muller).
     pub(crate) fn normal(&mut self) -> f64 {
         let radius = libm::sqrt(-2.0 * libm::log(self.unit()));
         radius * libm::cos(2.0 * std::f64::consts::PI * self.unit())
     }
 
-    /// Uniform in 0 .. `bound` (0 if that is 0).
+    /// Returns a number uniform in 0 .. `bound`, or 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.0.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True with this probability, in millionths.
+    /// Returns true with this probability, in millionths.
     pub(crate) fn chance(&mut self, millionths: u64) -> bool {
         millionths > 0 && self.below(1_000_000) < millionths
     }
@@ -47,7 +48,7 @@ mod tests {
 
     #[test]
     fn the_numbers_are_known() {
-        // Any change here changes every published run: a canary for the generator and for the logarithm.
+        // A change here changes every published run, by the generator or the logarithm.
         let mut random = Random::new(1, 2);
         let numbers: Vec<u64> = (0..4).map(|_| random.exponential(1e6)).collect();
         assert_eq!(numbers, [828_030, 1_600_360, 2_065_867, 1_632_167]);

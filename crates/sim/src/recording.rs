@@ -1,44 +1,44 @@
-//! What happened to a queue from outside, and what was asked of its instance: to be played to another world.
+//! Recording of a queue's external events and of the calls of its NAPI instance, to be replayed in another world.
 
 use abey_delivery::Nanos;
-use abey_record::Transition;
+use abey_delivery::record::Transition;
 
-/// A run, as it went for its one queue.
+/// Recorded run with one queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// What happened from outside, in its order.
+    /// External events in order.
     pub events: Vec<External>,
-    /// What was asked of the delivery core, and what it answered.
+    /// Calls of the delivery core with their results.
     pub transitions: Vec<Transition>,
 }
 
-/// One thing that happened from outside.
+/// External event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct External {
-    /// When.
+    /// Time.
     pub at: Nanos,
-    /// What.
+    /// Event.
     pub what: What,
 }
 
-/// What can happen from outside.
+/// Kind of an external event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Packets came into the ring: such as the application has nothing of, then requests.
+    /// Packets arrived in the ring: `others`, then `requests`.
     Arrival {
-        /// Acknowledgements and parts of a request.
+        /// Acknowledgements and parts of requests.
         others: u32,
         /// Packets that make a socket ready.
         requests: u32,
     },
-    /// The NIC's interrupt was taken.
+    /// The NIC's interrupt was handled.
     Interrupt,
-    /// The instance's timer went off.
+    /// The instance's timer expired.
     Timer,
-    /// The scheduler gave a thread that polls its turn: the instance's own, a worker, or the softirq's.
+    /// The scheduler ran a polling thread: the instance's own, a worker, or the softirq thread.
     Turn,
-    /// Something woke the application's thread, which slept.
+    /// The sleeping thread of the application was woken.
     Woken,
-    /// The application's thread went into a wait, or on with one: after a poll, or when it had been woken.
+    /// The application's thread entered a wait, or continued one after a poll or a wake-up.
     Step,
 }

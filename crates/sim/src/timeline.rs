@@ -1,7 +1,7 @@
-//! A mode at work, small enough to be drawn: one queue, a few requests at given times, everything that happened.
+//! Timeline of a delivery mode, small enough to be drawn: one queue, a few requests at given times, and all events.
 //!
-//! The same requests for every mode, so that pictures can be compared: single ones with pauses between them, then a busy
-//! period, then silence for as long as the settings may keep the interrupt masked.
+//! Every mode has the same requests, so that the pictures can be compared: single requests with pauses between them,
+//! a busy period, and silence for as long as the settings may keep the interrupt masked.
 
 use abey_delivery::{Hold, Mode, ModeSettings, Nanos, PollContext};
 
@@ -12,7 +12,7 @@ use crate::topology::Topology;
 use crate::trace::Trace;
 use crate::world::run_scripted;
 
-/// When requests arrive, in microseconds: two single ones, a busy period with a short gap in it, a single one behind it.
+/// Arrivals in microseconds: two single requests, a busy period with a short gap, and a single request.
 const STORY: [u64; 26] = [
     20, 85, //
     150, 153, 158, 164, 168, 173, 179, 182, 188, 194, 199, 204, 207, 213, 219, 224, 229, //
@@ -20,43 +20,45 @@ const STORY: [u64; 26] = [
     400,
 ];
 
-/// How long the close view lasts, in microseconds.
+/// Duration of the close view in microseconds.
 const CLOSE: u64 = 600;
 
-/// How long a run may last, however long the interrupt stays masked: 26 ms.
+/// Longest run in nanoseconds (26 ms), however long the interrupt stays masked.
 const LONGEST: u64 = 26_000_000;
 
-/// More than a timer's interrupt and the poll behind it take, in nanoseconds.
+/// Upper bound of a timer interrupt and the poll after it, in nanoseconds.
 const POLL: u64 = 10_000;
 
-/// How many requests may be drawn.
+/// Maximum number of requests.
 const MOST: usize = 200;
 
 /// What to draw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Story {
-    /// What it is called.
+    /// Name of the mode.
     pub mode: Mode,
-    /// The settings of the queue, the epoll context and the event loop.
+    /// Settings of the queue, the epoll context and the event loop.
     pub settings: ModeSettings,
-    /// When requests arrive, in order; each is on a connection of its own. Unless given, those of every mode's picture.
+    /// Arrivals of the requests in order, each on its own connection. The default is that of the shipped pictures.
     pub arrivals: Option<Vec<Nanos>>,
 }
 
 impl Story {
-    /// A mode's picture.
+    /// Creates the picture of a mode with the default requests.
     pub fn new(mode: Mode) -> Self {
         Self { mode, settings: mode.settings(), arrivals: None }
     }
 
-    /// Runs it.
+    /// Runs the simulation.
     ///
-    /// The host has the costs of the profile, and nothing that hides what the mode does: its NIC interrupts at once, for
-    /// received packets only, and clients acknowledge with their next request. A mode that polls in threads, or spins, has a second
-    /// CPU, to which the queue's interrupt and its thread belong; `sockbusyX` has a server that blocks in a receive.
+    /// The host has the costs of the profile, without what would hide the mode: its NIC interrupts at once, for
+    /// received packets only, and clients acknowledge with their next request. A mode that polls in threads or spins
+    /// has a second CPU, to which the queue's interrupt and its thread belong. `sockbusyX` has a server that blocks
+    /// in a receive.
     ///
     /// # Errors
-    /// If the profile or the settings cannot be, or requests are too many, not in order, or come too late.
+    /// If the profile or the settings are invalid, or there are too many requests, or they are not in order
+    /// or too late.
     pub fn run(&self, profile: &Profile) -> Result<Timeline, InputError> {
         let arrivals = self.arrivals()?;
         let last = arrivals.last().copied().unwrap_or(0);
@@ -75,9 +77,9 @@ impl Story {
             warmup: Nanos::ZERO,
             duration: Nanos::from_nanos(duration),
             linux: self.is_linux(),
-            // Linux counts irq-suspend-timeout from the delivery of events, which the core's checks refuse.
+            // Linux restarts irq-suspend-timeout at each delivery of events, which violates the core's invariants.
             check: !self.is_linux(),
-            // The script has the requests; the rate is that of nobody.
+            // The script determines the requests; the rate is unused.
             ..Scenario::new(self.mode, Load::Open(1.0))
         };
         let trace = run_scripted(&host(profile), &scenario, &arrivals)?;
@@ -103,7 +105,8 @@ impl Story {
         }
     }
 
-    /// How long after the last packet the settings may keep the interrupt masked, and a poll for each deferral.
+    /// Returns how long after the last packet the settings may keep the interrupt masked, and a poll for each
+    /// deferral.
     fn masked_for(&self) -> u64 {
         let napi = &self.settings.napi;
         if !napi.defers() {
@@ -113,7 +116,7 @@ impl Story {
         deferral.min(LONGEST)
     }
 
-    /// Whether a kernel has these settings; the others are those of the datapath.
+    /// Returns whether a kernel has these settings; the others exist only in the datapath.
     fn is_linux(&self) -> bool {
         let napi = &self.settings.napi;
         napi.hold.is_none() && napi.context != PollContext::Workqueue
@@ -130,23 +133,23 @@ impl Story {
 
 fn host(profile: &Profile) -> Profile {
     let mut host = profile.clone();
-    // A second: longer than any timeline.
+    // A second, longer than any timeline.
     host.nic.tx_usecs = 1_000_000;
     host.nic.tx_frames = u32::MAX;
     host.client.ack_ns = 1_000_000_000;
-    // Requests are given by their arrival.
+    // Requests are given by their arrival at the NIC.
     host.client.base_ns = 0;
     host
 }
 
-/// A finished run.
+/// Finished timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
-    /// What happened.
+    /// All events.
     pub trace: Trace,
-    /// How much of it is worth looking at closely, from its beginning.
+    /// Duration of the close view, from the start.
     pub close: Nanos,
-    /// How long the run lasted.
+    /// Duration of the run.
     pub end: Nanos,
 }
 

@@ -1,46 +1,48 @@
-//! Topologies: how many CPUs, queues and server threads a host has, who may run where, and whose sockets are whose.
+//! Topologies: number of CPUs, queues and server threads of a host, thread affinity, and assignment of sockets to
+//! threads.
 
 use crate::input::InputError;
 
-/// The most CPUs, queues or server threads that a host has here.
+/// Maximum number of CPUs, queues or server threads.
 const MOST: u32 = 1_024;
 
-/// A host's CPUs and threads, around its receive queues.
+/// CPUs and threads of a host around its receive queues.
 ///
-/// The default is one CPU and one server thread for each queue, all pinned, and each server's sockets on its own queue.
+/// The default is one pinned CPU and server thread per queue, with each server's sockets on its own queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// CPUs; as many as queues unless given.
+    /// CPUs; by default as many as queues.
     pub cpus: Option<u32>,
-    /// CPU *n* and CPU *n* + half their number are hyperthreads of one core, and the scheduler likes cores that are idle
-    /// altogether. Both run at the profile's speed, whatever the other does.
+    /// CPU *n* and CPU *n* + half their number are hyperthreads of one core, and the scheduler prefers cores that are
+    /// completely idle. Both run at the profile's speed, whatever the other one does.
     pub hyperthreads: bool,
-    /// Server threads; as many as queues unless given. Thread *n* begins on CPU *n* (modulo their number).
+    /// Server threads; by default as many as queues. Thread *n* starts on CPU *n* (modulo their number).
     pub threads: Option<u32>,
-    /// The CPU that each queue interrupts; queue *n* interrupts CPU *n* (modulo their number) unless given.
+    /// CPU that each queue interrupts; by default queue *n* interrupts CPU *n* (modulo their number).
     pub irq_cpus: Option<Vec<u32>>,
-    /// The scheduler may run the server threads on any CPU.
+    /// Whether server threads may run on any CPU.
     pub unpinned: bool,
-    /// It may run the NAPI threads and the pool's workers on any CPU, rather than a NAPI thread where its queue interrupts.
+    /// Whether NAPI threads and the pool's workers may run on any CPU. Otherwise a NAPI thread stays where its queue
+    /// interrupts.
     pub unpinned_pollers: bool,
-    /// A connection belongs to a server of its queue (thread *n* serves queue *n* modulo the number of either). Otherwise
-    /// connections are dealt out to the threads in turn, whatever their queues, and a server has sockets on several. Unless
-    /// given: whether there are as many threads as queues.
+    /// Whether a connection belongs to a server of its queue (thread *n* serves queue *n* modulo the number of
+    /// either). Otherwise connections are assigned to the threads in turn, whatever their queues, and a server has
+    /// sockets on several queues. The default is true if there are as many threads as queues.
     pub by_queue: Option<bool>,
 }
 
 impl Topology {
-    /// How many CPUs there are with so many queues.
+    /// Returns the number of CPUs with this many queues.
     pub fn cpus(&self, queues: u32) -> u32 {
         self.cpus.unwrap_or(queues)
     }
 
-    /// How many server threads there are with so many queues.
+    /// Returns the number of server threads with this many queues.
     pub fn threads(&self, queues: u32) -> u32 {
         self.threads.unwrap_or(queues)
     }
 
-    /// The CPU that a queue interrupts, of so many queues.
+    /// Returns the CPU that a queue interrupts, with this many queues.
     pub fn irq_cpu(&self, queue: u32, queues: u32) -> u32 {
         match &self.irq_cpus {
             Some(cpus) => cpus[queue as usize],
@@ -53,10 +55,10 @@ impl Topology {
         Spread { queues, threads, by_queue: self.by_queue.unwrap_or(threads == queues) }
     }
 
-    /// Checks that a host with so many queues can be.
+    /// Checks the topology of a host with this many queues.
     ///
     /// # Errors
-    /// The first thing that cannot.
+    /// The first invalid value.
     pub(crate) fn validate(&self, queues: u32) -> Result<(), InputError> {
         let wrong = |key, value: String, allowed| Err(InputError::Value { key, value, allowed });
         let cpus = self.cpus(queues);
@@ -81,7 +83,7 @@ impl Topology {
     }
 }
 
-/// Which server thread a connection belongs to.
+/// Assignment of connections to server threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spread {
     queues: u32,

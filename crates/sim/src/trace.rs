@@ -1,10 +1,10 @@
-//! What happened when, in a run that was traced: who ran on which CPU, what became of interrupts and timers, and the way of
-//! every request. [`Trace::write_json`] writes it for Perfetto (ui.perfetto.dev), in the Chrome trace format.
+//! Trace of a run: activities of the CPUs, states of interrupts and timers, and the progress of every request.
+//! [`Trace::write_json`] writes it in the Chrome trace format for Perfetto (ui.perfetto.dev).
 
 use std::fmt;
 use std::io::{self, Write};
 
-/// A timeline. Times are nanoseconds of virtual time.
+/// Trace of a run. Times are nanoseconds of virtual time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     tracks: Vec<Track>,
@@ -12,35 +12,35 @@ pub struct Trace {
     requests: Vec<RequestTrace>,
 }
 
-/// What a slice is about.
+/// Subject of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Track {
-    /// What a CPU does at one level: the higher ones run on top of the lower ones.
+    /// Activity of a CPU at one level. Higher levels interrupt lower ones.
     Cpu {
         /// The CPU.
         cpu: u32,
         /// The level.
         level: CpuLevel,
     },
-    /// Whether the interrupt of a queue is masked.
+    /// Masking of a queue's interrupt.
     Interrupt {
         /// The queue.
         queue: u32,
     },
-    /// Whether the timer of a queue's NAPI instance is armed.
+    /// Timer of a queue's NAPI instance.
     Timer {
         /// The queue.
         queue: u32,
     },
-    /// Whether the thread of a server sleeps.
+    /// Sleep of a server's thread.
     Server {
         /// The server.
         server: u32,
     },
 }
 
-/// What a CPU can be busy with, the most urgent first.
+/// Activity levels of a CPU, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuLevel {
     /// An interrupt of the NIC or of a timer.
@@ -72,7 +72,7 @@ impl fmt::Display for Track {
     }
 }
 
-/// What goes on in a slice.
+/// Activity or state during a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Activity {
@@ -90,7 +90,7 @@ pub enum Activity {
     NapiThread,
     /// A worker of the pool runs, or polls.
     Worker,
-    /// A server is in its wait (a system call), and does not poll.
+    /// A server's thread is in its wait (a system call) and does not poll.
     Wait,
     /// A server polls a queue.
     BusyPoll,
@@ -133,33 +133,33 @@ impl fmt::Display for Activity {
     }
 }
 
-/// Something that lasted.
+/// Period with one activity or state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// What it is about.
+    /// Subject.
     pub track: Track,
-    /// What went on.
+    /// Activity or state.
     pub what: Activity,
-    /// When it began, in nanoseconds.
+    /// Start in nanoseconds.
     pub from: u64,
-    /// When it ended, or was interrupted, in nanoseconds.
+    /// End or interruption in nanoseconds.
     pub to: u64,
-    /// In a poll: the packets that it has taken by then.
+    /// For a poll, the packets taken by then.
     pub packets: Option<u32>,
 }
 
-/// The way of a request through the server. Times are nanoseconds.
+/// Progress of a request through the server. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestTrace {
-    /// Its connection.
+    /// Connection.
     pub connection: u32,
     /// Its last packet was in the receive ring.
     pub arrived: u64,
-    /// A poll had brought it to its socket.
+    /// A poll had delivered it to its socket.
     pub delivered: u64,
-    /// The server began with it; as `delivered` if the network stack answers itself.
+    /// The server began to serve it; equals `delivered` if the network stack responds itself.
     pub begun: u64,
-    /// Its answer was with the NIC.
+    /// Its answer was passed to the NIC.
     pub answered: u64,
 }
 
@@ -178,22 +178,22 @@ impl Trace {
         self.requests.push(request);
     }
 
-    /// What lasted, in the order in which it ended.
+    /// Returns the slices in the order of their ends.
     pub fn slices(&self) -> &[Slice] {
         &self.slices
     }
 
-    /// The requests that were answered, in that order.
+    /// Returns the answered requests in the order of their answers.
     pub fn requests(&self) -> &[RequestTrace] {
         &self.requests
     }
 
-    /// Whether nothing happened.
+    /// Returns whether the trace is empty.
     pub fn is_empty(&self) -> bool {
         self.slices.is_empty()
     }
 
-    /// Writes the timeline as one JSON document.
+    /// Writes the trace as one JSON document.
     ///
     /// # Errors
     /// If writing fails.
@@ -241,7 +241,7 @@ impl Trace {
     }
 }
 
-/// Nanoseconds, shown in microseconds.
+/// Nanoseconds, displayed as microseconds.
 struct Micros(u64);
 
 impl fmt::Display for Micros {

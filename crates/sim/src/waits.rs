@@ -1,12 +1,12 @@
-//! How long packets waited: counts in buckets no wider than a sixteenth of their time.
+//! Histogram of waiting times, with buckets no wider than a sixteenth of their value.
 //!
-//! One is counted for every packet, so it must cost next to nothing: an index and an addition. (`hdrhistogram`, which counts
-//! everything else, took 5 % of a run.)
+//! It counts every packet, so an update must be cheap: an index and an addition. (`hdrhistogram`, which is used
+//! elsewhere, took 5 % of a run.)
 
-/// Times below this have a bucket each; from there on every doubling has half as many buckets.
+/// Times below this have one bucket each; from there on every doubling has half as many buckets.
 const STEPS: u64 = 32;
 
-/// Times up to 2^42 ns (73 minutes); longer ones count as that.
+/// Longest time, 2^42 ns (73 minutes); longer ones are counted as this.
 const LONGEST: u64 = (1 << 42) - 1;
 
 const BUCKETS: usize = bucket(LONGEST) + 1;
@@ -23,7 +23,7 @@ const fn bucket(nanos: u64) -> usize {
     (shift as u64 * STEPS / 2 + (nanos >> shift)) as usize
 }
 
-/// The longest time that is counted in a bucket.
+/// Returns the longest time of a bucket.
 fn longest_of(index: usize) -> u64 {
     let half = STEPS / 2;
     let index = index as u64;
@@ -52,12 +52,12 @@ impl Waits {
         self.longest = self.longest.max(other.longest);
     }
 
-    /// The longest wait, exactly, in nanoseconds; 0 if there was none.
+    /// Returns the longest wait in nanoseconds, exact; 0 if there was none.
     pub(crate) const fn longest(&self) -> u64 {
         self.longest
     }
 
-    /// So many in a hundred waits are not longer, in nanoseconds; at most a sixteenth too long.
+    /// Returns a percentile in nanoseconds, rounded up by at most a sixteenth.
     pub(crate) fn percentile(&self, percent: u64) -> u64 {
         let total: u64 = self.counts.iter().sum();
         let mut left = (total * percent).div_ceil(100);

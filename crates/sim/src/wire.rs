@@ -1,4 +1,4 @@
-//! The wire: one direction of the link, first in first out, and how messages are cut into segments for it.
+//! Wire: one direction of the link as a FIFO, and segmentation of messages.
 
 use crate::distribution::Sampler;
 use crate::profile::Nic;
@@ -6,47 +6,47 @@ use crate::profile::Nic;
 /// Headers of a TCP segment over IPv4 with timestamps: 20 + 20 + 12 bytes.
 const TCP_IP_HEADER: u64 = 52;
 
-/// What Ethernet adds to a packet: header and checksum, 14 + 4 bytes.
+/// Ethernet header and checksum, 14 + 4 bytes.
 const ETHERNET_HEADER: u64 = 18;
 
-/// What a frame occupies on the wire beside itself: preamble and gap, 8 + 12 bytes.
+/// Additional bytes of a frame on the wire: preamble and gap, 8 + 12 bytes.
 const ETHERNET_GAP: u64 = 20;
 
-/// The most that is sent as one burst: what segmentation offload takes at once (64 KiB).
+/// Maximum bytes of a burst: what segmentation offload takes at once (64 KiB).
 const BURST_BYTES: u64 = 65_536;
 
-/// What a connection has under way at most, in bytes: the median over messages.
+/// Median of a connection's window over messages, in bytes.
 const WINDOW_BYTES: f64 = 192.0 * 1024.0;
 
-/// How unequal the windows of messages are: the standard deviation of the logarithm. Connections that share a wire get
-/// shares of it as their windows are, and the published latencies of 1 MB requests over a full wire (`softirq` row of
-/// `threaded-napi-tcp-rr.csv`: p50 79 ms, p90 166 ms, p99 306 ms) are lognormal with this.
+/// Standard deviation of the windows' logarithm. Connections that share a wire get shares in proportion to their
+/// windows. The published latencies of 1 MB requests over a full wire (`softirq` row of `threaded-napi-tcp-rr.csv`:
+/// p50 79 ms, p90 166 ms, p99 306 ms) are lognormal with this value.
 const WINDOW_SIGMA: f64 = 0.58;
 
-/// The largest window, in bytes.
+/// Largest window in bytes.
 const WINDOW_MOST: u64 = 4 << 20;
 
-/// A message on the wire.
+/// Message on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) segments: u32,
-    /// What all of it occupies.
+    /// Bytes of all its frames on the wire.
     pub(crate) wire_bytes: u64,
 }
 
 impl Message {
-    /// One packet of so many bytes, all its headers included.
+    /// Returns a packet of `bytes` with all headers.
     pub(crate) const fn packet(bytes: u64) -> Self {
         Self { segments: 1, wire_bytes: bytes }
     }
 }
 
-/// How messages become segments.
+/// Segmentation of messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Framing {
     /// Payload of a full segment.
     payload: u64,
-    /// Full segments of a burst, at most.
+    /// Maximum number of full segments per burst.
     pub(crate) burst: u32,
 }
 
@@ -56,17 +56,17 @@ impl Framing {
         Self { payload, burst: (BURST_BYTES / payload).max(1) as u32 }
     }
 
-    /// Windows of messages, in bytes.
+    /// Returns the distribution of the windows of messages in bytes.
     pub(crate) fn windows() -> Sampler {
         Sampler::Lognormal { mu: libm::log(WINDOW_BYTES), sigma: WINDOW_SIGMA, most: WINDOW_MOST }
     }
 
-    /// A window in segments.
+    /// Returns a window in segments.
     pub(crate) fn window(&self, bytes: u64) -> u32 {
         (bytes / self.payload).max(1) as u32
     }
 
-    /// What a full segment occupies on the wire.
+    /// Returns the bytes of a full segment on the wire.
     pub(crate) const fn full_bytes(&self) -> u64 {
         self.payload + TCP_IP_HEADER + ETHERNET_HEADER + ETHERNET_GAP
     }
@@ -81,19 +81,19 @@ impl Framing {
 /// One direction of the link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wire {
-    /// When it has carried everything so far, in picoseconds.
+    /// When everything so far is transmitted, in picoseconds.
     free_at_ps: u64,
-    /// For one byte, in units of 2^-32 picoseconds.
+    /// Time of one byte in units of 2^-32 picoseconds.
     byte_ps: u64,
-    /// A shorter queue than this is part of the profile's times already.
+    /// A shorter queue than this is already part of the profile's times.
     tolerance_ns: u64,
-    /// The part of the time for carrying that is in the profile's times already, in nanoseconds.
+    /// Transmission time that is already part of the profile's times, in nanoseconds.
     included_ns: u64,
 }
 
 impl Wire {
-    /// `usual_bytes`: the message whose time on the wire is part of the profile's times. With `tolerance_ns`, waiting for
-    /// the wire up to that is so too.
+    /// Creates a wire. The profile's times include the transmission of `usual_bytes`, and waiting up to
+    /// `tolerance_ns`.
     pub(crate) fn new(nic: &Nic, usual_bytes: u64, tolerance_ns: u64) -> Self {
         let byte_ps = (8_000_000 << 32) / nic.wire_mbits_per_s;
         let mut wire = Self { free_at_ps: 0, byte_ps, tolerance_ns, included_ns: 0 };
@@ -105,7 +105,7 @@ impl Wire {
         ((u128::from(bytes) * u128::from(self.byte_ps)) >> 32) as u64
     }
 
-    /// Carries something from now on; how long it takes beyond the profile's times.
+    /// Transmits a message. Returns the delay beyond the profile's times.
     #[inline]
     pub(crate) fn carry(&mut self, now: u64, bytes: u64) -> u64 {
         let span = self.picoseconds(bytes);

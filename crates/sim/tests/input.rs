@@ -1,4 +1,4 @@
-//! Bad input: one sentence with the file, the line, the key, the value and what is allowed.
+//! Invalid input: one sentence with the file, the line, the key, the value and what is allowed.
 
 use abey_delivery::Nanos;
 use abey_sim::{InputError, Load, Profile, Scenario, ScenarioFile, Size, Sizes, run};
@@ -12,14 +12,14 @@ fn profile_error(text: &str) -> String {
     Profile::parse("mine.toml", text).expect_err("bad input").to_string()
 }
 
-/// What a scenario file is refused with, when it is read or when it is checked.
+/// Returns the error of a scenario file, when it is parsed or checked.
 fn scenario_error(text: &str) -> Result<(), InputError> {
     let file = ScenarioFile::parse("mine.toml", text)?;
     file.validate(&file.load_profile()?)
 }
 
-/// One sentence on one line, with all its parts.
-fn says(message: &str, parts: &[&str]) {
+/// Checks that the message is one line and has all parts.
+fn assert_message(message: &str, parts: &[&str]) {
     for part in parts {
         assert!(message.contains(part), "no `{part}` in {message}");
     }
@@ -33,7 +33,7 @@ fn shipped_profiles_are_valid() {
     }
 }
 
-/// A profile with one line changed: what is in the line, what takes its place, and the message.
+/// Profiles with one modified line: what the line contains, its replacement, and the message.
 const PROFILES: [(&str, &str, &[&str]); 17] = [
     ("frequency_mhz", "frequency_ghz = 3", &["unknown field `frequency_ghz`", "frequency_mhz"]),
     ("frequency_mhz", "frequency_mhz = 0", &["processor.frequency_mhz = 0", "at least 1 MHz"]),
@@ -55,15 +55,15 @@ const PROFILES: [(&str, &str, &[&str]); 17] = [
 ];
 
 #[test]
-fn a_profile_says_what_is_wrong_with_it() {
+fn an_invalid_profile_is_rejected_with_its_line() {
     for (key, instead, parts) in PROFILES {
         let text = shipped();
         let line = 1 + text.lines().position(|line| line.starts_with(key)).expect(key);
         let changed: Vec<&str> =
             text.lines().enumerate().map(|(at, old)| if at + 1 == line { instead } else { old }).collect();
         let message = profile_error(&(changed.join("\n") + "\n"));
-        says(&message, &[&format!("mine.toml, line {line}: ")]);
-        says(&message, parts);
+        assert_message(&message, &[&format!("mine.toml, line {line}: ")]);
+        assert_message(&message, parts);
     }
 }
 
@@ -72,19 +72,25 @@ fn a_missing_key_is_named_with_its_section() {
     let missing: String =
         shipped().lines().filter(|line| !line.starts_with("base_ns")).map(|line| format!("{line}\n")).collect();
     let line = 1 + missing.lines().position(|line| line == "[client]").expect("the section");
-    says(&profile_error(&missing), &[&format!("mine.toml, line {line}"), "[client]", "missing field `base_ns`"]);
-    says(&profile_error("description = \"nothing else\"\n"), &["mine.toml, line 1", "missing field `processor`"]);
+    assert_message(
+        &profile_error(&missing),
+        &[&format!("mine.toml, line {line}"), "[client]", "missing field `base_ns`"],
+    );
+    assert_message(
+        &profile_error("description = \"nothing else\"\n"),
+        &["mine.toml, line 1", "missing field `processor`"],
+    );
 }
 
 #[test]
-fn a_profile_that_is_not_there_is_named_with_those_that_are() {
+fn an_unknown_profile_is_reported_with_the_shipped_ones() {
     let error = Profile::load("epyc-9999").expect_err("no such profile").to_string();
-    says(&error, &["epyc-9999", "epyc-7662"]);
+    assert_message(&error, &["epyc-9999", "epyc-7662"]);
     let error = Profile::load("/nowhere/at-all.toml").expect_err("no such file").to_string();
-    says(&error, &["/nowhere/at-all.toml"]);
+    assert_message(&error, &["/nowhere/at-all.toml"]);
 }
 
-/// The third line of a scenario file, and the message.
+/// Third lines of a scenario file, and the message.
 const THIRD_LINES: [(&str, &[&str]); 59] = [
     ("cpus = 0", &["line 3", "cpus = 0", "1 to 1024 CPUs"]),
     ("cpus = -1", &["line 3", "cpus = -1", "whole number"]),
@@ -148,31 +154,31 @@ const THIRD_LINES: [(&str, &[&str]); 59] = [
 ];
 
 #[test]
-fn a_scenario_says_what_is_wrong_with_it() {
+fn an_invalid_scenario_is_rejected_with_its_line() {
     let good = "modes = [\"base\"]\nload = \"400k\"\n";
     scenario_error(good).expect("a good one");
     for (line, parts) in THIRD_LINES {
         let message = scenario_error(&format!("{good}{line}\n")).expect_err(line).to_string();
-        says(&message, &["mine.toml, line "]);
-        says(&message, parts);
+        assert_message(&message, &["mine.toml, line "]);
+        assert_message(&message, parts);
     }
 }
 
 #[test]
-fn modes_and_loads_that_cannot_be_are_refused() {
+fn invalid_modes_and_loads_are_refused() {
     for (modes, load, parts) in [
         ("[\"turbo\"]", "1k", ["line 1", "turbo", "suspendX"]),
         ("[]", "1k", ["line 1", "modes = []", "at least one mode"]),
         ("\"base\"", "1k", ["line 1", "modes = \"base\"", "a list in brackets"]),
         ("[\"sockbusy50\"]", "1k", ["line 1", "modes = sockbusy50", "server = \"receive\""]),
-        ("[\"base\"]", "lots", ["line 2", "`lots` is no load", "50k"]),
+        ("[\"base\"]", "lots", ["line 2", "`lots` is not a load", "50k"]),
         ("[\"base\"]", "-5k", ["line 2", "-5k", "50k"]),
-        ("[\"base\"]", "0", ["line 2", "`0` is no load", "max"]),
+        ("[\"base\"]", "0", ["line 2", "`0` is not a load", "max"]),
         ("[\"base\"]", "900M", ["line 2", "load = 900000000", "the wire carries at most"]),
         ("[\"base\"]", "inf", ["line 2", "inf", "50k"]),
     ] {
         let text = format!("modes = {modes}\nload = \"{load}\"\n");
-        says(&scenario_error(&text).expect_err(&text).to_string(), &parts);
+        assert_message(&scenario_error(&text).expect_err(&text).to_string(), &parts);
     }
 }
 
@@ -180,33 +186,33 @@ fn modes_and_loads_that_cannot_be_are_refused() {
 fn an_error_in_a_section_has_the_line_of_its_key() {
     let text = "modes = [\"base\"]\nload = \"max\"\n\n# how large\n[sizes]\nresponse = 5\nrequest = 0\n";
     let message = scenario_error(text).expect_err("no bytes").to_string();
-    assert_eq!(message, "mine.toml, line 7: sizes.request = 0 cannot be: a message has 1 to 1073741824 bytes");
+    assert_eq!(message, "mine.toml, line 7: sizes.request = 0 is invalid: a message has 1 to 1073741824 bytes");
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_it_is_run() {
+fn an_invalid_scenario_is_refused_before_its_run() {
     let profile = Profile::load("epyc-7662").expect("shipped");
     let refused = |change: fn(&mut Scenario)| {
         let mut scenario = Scenario::new("base".parse().expect("a mode"), Load::Open(1e5));
         change(&mut scenario);
         run(&profile, &scenario).expect_err("bad input").to_string()
     };
-    says(&refused(|scenario| scenario.queues = 0), &["queues = 0"]);
-    says(
+    assert_message(&refused(|scenario| scenario.queues = 0), &["queues = 0"]);
+    assert_message(
         &refused(|scenario| scenario.settings.socket_busy_poll = Some(Nanos::from_micros(50))),
         &["choose napibusy or fullbusy"],
     );
-    says(&refused(|scenario| scenario.connections = 0), &["connections = 0"]);
-    says(&refused(|scenario| scenario.load = Load::Open(1e9)), &["the wire carries at most"]);
-    says(&refused(|scenario| scenario.load = Load::Open(f64::NAN)), &["load"]);
-    says(&refused(|scenario| scenario.duration = Nanos::ZERO), &["duration"]);
+    assert_message(&refused(|scenario| scenario.connections = 0), &["connections = 0"]);
+    assert_message(&refused(|scenario| scenario.load = Load::Open(1e9)), &["the wire carries at most"]);
+    assert_message(&refused(|scenario| scenario.load = Load::Open(f64::NAN)), &["load"]);
+    assert_message(&refused(|scenario| scenario.duration = Nanos::ZERO), &["duration"]);
     let large = Sizes { request: Size::Fixed(200_000), response: Size::Fixed(1) };
     let mut scenario = Scenario::new("base".parse().expect("a mode"), Load::Open(1e5));
     scenario.sizes = Some(large);
-    says(&run(&profile, &scenario).expect_err("too much").to_string(), &["carries at most"]);
+    assert_message(&run(&profile, &scenario).expect_err("too much").to_string(), &["carries at most"]);
 }
 
-/// A file that uses everything.
+/// Scenario file that uses every key.
 const FULL: &str = r#"
 profile = "e5-2680"
 modes = ["base", "suspend20"]
@@ -235,7 +241,7 @@ ring_packets = 512
 "#;
 
 #[test]
-fn a_file_that_uses_everything_runs() {
+fn a_file_with_every_key_runs() {
     let file = ScenarioFile::parse("full.toml", FULL).expect("it parses");
     let profile = file.load_profile().expect("a shipped profile");
     file.validate(&profile).expect("it can be");
@@ -246,7 +252,7 @@ fn a_file_that_uses_everything_runs() {
     }
 }
 
-/// A change of a text: replace, insert or remove at some place.
+/// Modifies a text: replaces, inserts or removes parts.
 fn mutate(text: &str, changes: &[(usize, usize, String)]) -> String {
     let mut chars: Vec<char> = text.chars().collect();
     for (at, count, instead) in changes {
@@ -270,12 +276,12 @@ fn any_changes() -> impl Strategy<Value = Vec<(usize, usize, String)>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever happens to a scenario file, it is refused with a sentence that names it, or it runs.
+    /// A randomly modified scenario file runs, or is rejected with a message that names it.
     #[test]
     fn a_mutated_scenario_is_refused_or_runs(changes in any_changes()) {
         let text = mutate(FULL, &changes);
         match scenario_error(&text) {
-            Err(error) => says(&error.to_string(), &["mine.toml"]),
+            Err(error) => assert_message(&error.to_string(), &["mine.toml"]),
             Ok(()) => {
                 let file = ScenarioFile::parse("mine.toml", &text).expect("it was read before");
                 let profile = file.load_profile().expect("it was read before");
@@ -287,11 +293,11 @@ proptest! {
         }
     }
 
-    /// The same for a profile.
+    /// A randomly modified profile works, or is rejected with a message that names it.
     #[test]
     fn a_mutated_profile_is_refused_or_runs(changes in any_changes()) {
         match Profile::parse("mine.toml", &mutate(&shipped(), &changes)) {
-            Err(error) => says(&error.to_string(), &["mine.toml"]),
+            Err(error) => assert_message(&error.to_string(), &["mine.toml"]),
             Ok(profile) => {
                 for mode in ["base", "suspend20"] {
                     let mut scenario = Scenario::new(mode.parse().expect("a mode"), Load::Open(1e5));
@@ -303,7 +309,7 @@ proptest! {
     }
 }
 
-/// So that a scenario that happens to be huge does not take long.
+/// Limits the size of a scenario, so that it runs quickly.
 fn shorten(scenario: &mut Scenario) {
     scenario.warmup = Nanos::ZERO;
     scenario.duration = scenario.duration.min(Nanos::from_millis(1));

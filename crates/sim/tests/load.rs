@@ -1,4 +1,4 @@
-//! What clients ask for: service times, sizes, the wire, and that nothing of it gets lost.
+//! Load: service times, message sizes and the wire, and conservation of requests.
 
 use abey_delivery::{Mode, Nanos};
 use abey_sim::{Arrivals, Delay, Load, NicSettings, Outcome, Profile, Responder, Scenario, Size, Sizes, run};
@@ -10,7 +10,7 @@ fn profile() -> Profile {
     Profile::parse("round.toml", PROFILE).expect("the test's profile is valid")
 }
 
-/// Cheap enough per packet that the wire is what is scarce.
+/// Profile with packets so cheap that the wire is the bottleneck.
 fn fast_profile() -> Profile {
     let mut profile = profile();
     profile.processor.frequency_mhz = 3_000;
@@ -55,7 +55,7 @@ fn large_messages_saturate_the_wire_each_way() {
 }
 
 #[test]
-fn sizes_of_the_profile_on_a_free_wire_change_next_to_nothing() {
+fn the_profiles_own_sizes_change_almost_nothing_on_a_free_wire() {
     let plain = scenario("base", Load::Open(20e3), 200);
     let sized = Scenario { sizes: fixed(28, 219), ..plain.clone() };
     let (plain, sized) = (run(&profile(), &plain).expect("valid"), run(&profile(), &sized).expect("valid"));
@@ -64,7 +64,7 @@ fn sizes_of_the_profile_on_a_free_wire_change_next_to_nothing() {
 }
 
 #[test]
-fn a_message_takes_its_time_on_the_wire_and_its_segments_in_the_ring() {
+fn a_message_occupies_the_wire_and_the_ring() {
     let mut profile = fast_profile();
     profile.nic.wire_mbits_per_s = 1_000;
     let at = |sizes| {
@@ -102,8 +102,8 @@ fn jumbo_frames_make_fewer_segments() {
 }
 
 #[test]
-fn the_service_time_is_what_the_application_takes_on_an_undisturbed_processor() {
-    // An event loop that never sleeps: only the service differs.
+fn the_service_time_is_that_on_an_undisturbed_processor() {
+    // An event loop that never sleeps, so that only the service time differs.
     let at = |service| {
         let run = Scenario { service, ..scenario("fullbusy", Load::Closed, 400) };
         let outcome = run_valid(&run);
@@ -146,7 +146,7 @@ fn run_valid(scenario: &Scenario) -> Outcome {
 }
 
 #[test]
-fn a_ring_that_is_too_small_for_the_messages_still_loses_none() {
+fn no_message_is_lost_although_the_ring_is_too_small() {
     let mut profile = fast_profile();
     profile.nic.ring_packets = 64;
     for mode in ["base", "defer200", "suspend20"] {
@@ -158,7 +158,7 @@ fn a_ring_that_is_too_small_for_the_messages_still_loses_none() {
 }
 
 #[test]
-fn more_than_the_wire_carries_in_either_direction_is_refused() {
+fn a_load_above_the_wires_capacity_is_refused() {
     for (sizes, part) in [(fixed(10_000, 100), "requests"), (fixed(100, 10_000), "answers")] {
         let run = Scenario { sizes, ..scenario("base", Load::Open(1.3e6), 10) };
         let error = abey_sim::run(&profile(), &run).expect_err("too much").to_string();
@@ -266,8 +266,7 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever clients ask for, also when the ring drops, every request is answered or outstanding, and the core keeps its
-    /// invariants.
+    /// Every request is answered or outstanding, even if the ring drops packets, and the core's invariants hold.
     #[test]
     fn nothing_is_lost_whatever_clients_do(scenario in any_scenario(), ring in 1usize..300) {
         let mut profile = fast_profile();
@@ -280,7 +279,7 @@ proptest! {
 }
 
 #[test]
-fn packets_wait_in_the_ring_as_long_as_the_mode_lets_them() {
+fn the_mode_determines_how_long_packets_wait_in_the_ring() {
     let at = |mode| {
         let mut run = Scenario { connections: 5_000, ..scenario(mode, Load::Open(20e3), 300) };
         run.nic = NicSettings { adaptive: Some(false), rx_usecs: Some(0), ..NicSettings::default() };
@@ -293,7 +292,7 @@ fn packets_wait_in_the_ring_as_long_as_the_mode_lets_them() {
     assert!((190.0..220.0).contains(&defer.ring_wait_max_us), "up to the timer: {}", defer.ring_wait_max_us);
     assert!((150.0..220.0).contains(&defer.ring_wait_p99_us), "most wait for the timer: {}", defer.ring_wait_p99_us);
     assert!(busy.ring_wait_p99_us < defer.ring_wait_p99_us / 4.0, "{busy:?}");
-    // Whoever serves for long while interrupts are suspended leaves new packets in the ring.
+    // A long service during which interrupts are suspended leaves new packets in the ring.
     let slow = Scenario {
         service: Some(Delay::Constant(Nanos::from_micros(300))),
         ..scenario("suspend20", Load::Open(3e3), 300)

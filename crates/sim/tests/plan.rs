@@ -1,10 +1,10 @@
-//! The planner: goals are kept, laxer ones cost no more, the same question has the same answer.
+//! Planner: goals are met, weaker goals cost no more, and results are repeatable.
 
 use abey_delivery::{Mode, ModeSettings, Nanos};
 use abey_sim::plan::{Bound, Effort, Family, Goal, LoadRange, P99_MARGIN, Plan, PlanError, Reason, Requirements, plan};
 use abey_sim::{Delay, Load, Profile, Scenario, run};
 
-/// A machine with round costs, so that no fit changes what the tests expect.
+/// Profile with round costs, independent of the fitted ones.
 fn profile() -> Profile {
     Profile::parse("round.toml", include_str!("round.toml")).expect("the test's profile is valid")
 }
@@ -63,7 +63,7 @@ fn more_cpu_never_costs_latency() {
 }
 
 #[test]
-fn the_answer_is_simulated_again_and_holds() {
+fn another_simulation_confirms_the_answer() {
     let wanted = wanted(p99(150));
     let plan = answer(wanted.goal);
     let best = plan.recommended.expect("half a CPU is enough");
@@ -102,7 +102,7 @@ fn progress_goes_up_to_the_number_of_simulations() {
 }
 
 #[test]
-fn what_cannot_be_planned_is_refused() {
+fn invalid_requirements_are_refused() {
     let refused = |change: fn(&mut Requirements)| {
         let mut wanted = wanted(p99(150));
         change(&mut wanted);
@@ -118,14 +118,14 @@ fn what_cannot_be_planned_is_refused() {
 }
 
 #[test]
-fn a_load_beyond_the_server_is_said_to_be() {
+fn a_load_beyond_the_server_is_reported() {
     let wanted = Requirements { load: LoadRange { low: 300e3, high: 300e3 }, ..wanted(p99(1_000)) };
     let plan = plan(&profile(), &wanted, &mut |_| {}).expect("a question that can be asked");
     assert!(plan.recommended.is_none() && !plan.nearest.carries());
     assert!((20e3..300e3).contains(&plan.nearest.most_qps()), "{}", plan.nearest.most_qps());
 }
 
-/// Settings of every family, with small and large figures.
+/// Settings of every family, with small and large values.
 fn all_families() -> Vec<ModeSettings> {
     let names = [
         "base",
@@ -151,7 +151,7 @@ fn all_families() -> Vec<ModeSettings> {
 }
 
 #[test]
-fn the_bound_is_what_the_settings_say() {
+fn the_bound_follows_from_the_settings() {
     let bound = |name: &str| Bound::of(&profile(), &name.parse::<Mode>().expect(name).settings(), true);
     let added = |name: &str| bound(name).added();
     assert_eq!(added("base"), Nanos::ZERO);
@@ -165,21 +165,21 @@ fn the_bound_is_what_the_settings_say() {
     assert_eq!(bound("threaded-busy").moderation, None);
 }
 
-/// A NIC that interrupts at once, so that what packets wait for is what the settings make them wait for.
+/// Profile whose NIC interrupts at once, so that packets wait only because of the settings.
 fn prompt(mut profile: Profile) -> Profile {
     profile.nic.adaptive = false;
     profile.nic.rx_usecs = 0;
     profile
 }
 
-/// Two queues, for as long as half a thousand requests take, with the checks on where Linux keeps to them.
+/// Two queues for the duration of 500 requests, with checks where Linux satisfies them.
 fn run_of(settings: ModeSettings, rate: f64, linux: bool) -> Scenario {
     Scenario {
         settings,
         queues: 2,
         connections: 600,
         linux,
-        // Linux counts irq-suspend-timeout from the delivery, which the checks do not take.
+        // Linux counts irq-suspend-timeout from the delivery of events, which violates the checks.
         check: !linux,
         warmup: Nanos::from_millis(5),
         duration: Nanos::from_nanos((5e11 / rate) as u64).max(Nanos::from_millis(20)),
@@ -187,11 +187,11 @@ fn run_of(settings: ModeSettings, rate: f64, linux: bool) -> Scenario {
     }
 }
 
-/// How much of the bound the longest wait in a ring came to. The wait is known to two digits.
+/// Returns the longest wait in a ring relative to the bound. The wait is known to two digits.
 fn share_of_bound(profile: &Profile, scenario: &Scenario) -> f64 {
     let outcome = run(profile, scenario).expect("valid");
     let bound = Bound::of(profile, &scenario.settings, scenario.linux);
-    // The simulator's threads make way only between two requests.
+    // The simulated threads are preempted only between two requests.
     let request = match scenario.service {
         Some(Delay::Constant(span)) if bound.scheduler.is_some() => span,
         _ => Nanos::ZERO,
@@ -204,8 +204,7 @@ fn share_of_bound(profile: &Profile, scenario: &Scenario) -> f64 {
     share
 }
 
-/// The checks see that no timer is armed for later than the settings allow, and the rings how long packets waited until
-/// somebody took them.
+/// The checks verify the armed timers, and the rings measure how long packets waited for a poll.
 #[test]
 fn no_packet_waits_longer_than_the_bound() {
     for machine in [profile(), Profile::load("epyc-7662").expect("shipped")] {
@@ -218,7 +217,7 @@ fn no_packet_waits_longer_than_the_bound() {
     }
 }
 
-/// Nobody but the timer looks at a queue while the application computes: the bound is not only kept, it is reached.
+/// Only the timer polls a queue while the application computes, so the bound is reached.
 #[test]
 fn an_application_that_computes_for_long_makes_packets_wait_as_long_as_the_bound() {
     let machine = prompt(profile());

@@ -1,4 +1,4 @@
-//! The published tables: what must stay true of the predictions whatever is fitted anew.
+//! Published tables: properties of the predictions that must hold after any new fit.
 
 use abey_sim::Profile;
 use abey_sim::reference::{IrqSuspension, LowLatencySockets, PollHold, Row, ThreadedNapi, summarize, summarize_orders};
@@ -25,7 +25,7 @@ fn holding_poll_mode_trades_interrupts_for_packets_and_cpu() {
 }
 
 #[test]
-fn busy_polling_doubles_round_trips_and_does_not_care_about_c_states() {
+fn busy_polling_doubles_round_trips_independently_of_c_states() {
     let profile = Profile::load(LowLatencySockets::PROFILE).expect("shipped");
     let rows = LowLatencySockets.predict(&profile, 1).expect("the profile fits");
     for row in &rows {
@@ -84,7 +84,7 @@ fn polling_in_threads_loses_a_little_throughput_and_has_the_better_tail() {
     assert!(workqueue < kthread && kthread < softirq && kthread > 0.93 * softirq, "{softirq} {kthread} {workqueue}");
     assert!(predicted("kthread", "p999_us") < 0.5 * predicted("softirq", "p999_us"));
     assert!(predicted("kthread", "p999_us") < predicted("workqueue", "p999_us"));
-    // Of the rows with SSDs only the rates are ours to predict: their tails are the devices'.
+    // Of the rows with SSDs only the rates are predictions: their tails are those of the devices.
     let round_trips: Vec<Row> = rows.iter().filter(|row| !row.load.starts_with("SSD")).cloned().collect();
     assert_eq!((rows.len(), round_trips.len()), (18, 9));
     for order in summarize_orders(&round_trips, &["p99_us", "p999_us"]).orders {

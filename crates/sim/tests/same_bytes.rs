@@ -1,8 +1,8 @@
-//! The same bytes on every machine: complete outcomes of runs that use everything, hashed, beside what they were.
+//! Identical results on every machine: hashes of complete outcomes of runs that use every feature.
 //!
-//! All that decides an outcome is integer arithmetic, the four operations of IEEE 754, and `libm`'s logarithm, exponential
-//! and cosine, which are code of their own and not the system's. Whoever changes the model or a figure of the test's profile
-//! puts the new constants here; nobody else may have to.
+//! An outcome depends only on integer arithmetic, the four operations of IEEE 754, and `libm`'s logarithm,
+//! exponential and cosine, which do not come from the system. A change of the model or of the test's profile changes
+//! the constants here; nothing else may.
 
 use abey_delivery::{Mode, Nanos};
 use abey_sim::{Arrivals, Delay, Load, Profile, Responder, Scenario, Size, Sizes, Topology, run};
@@ -22,7 +22,7 @@ fn scenario(mode: &str, load: Load) -> Scenario {
     }
 }
 
-/// FNV-1a of the JSON document.
+/// Returns the FNV-1a hash of the outcome's JSON document.
 fn hash(scenario: &Scenario) -> u64 {
     let mut profile = profile();
     profile.client.jitter_ns = 3_000;
@@ -33,9 +33,9 @@ fn hash(scenario: &Scenario) -> u64 {
     json.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Whether the source has a logarithm or the like of the system's: those differ from machine to machine.
+/// The source must not use the system's logarithm or similar functions, which differ between machines.
 #[test]
-fn no_function_of_the_system_decides_anything() {
+fn the_source_uses_no_system_functions() {
     let mut files = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
     let mut seen = 0;
     while let Some(path) = files.pop() {
@@ -57,7 +57,7 @@ fn no_function_of_the_system_decides_anything() {
 }
 
 #[test]
-fn outcomes_are_what_they_were() {
+fn outcomes_have_not_changed() {
     let micros = Nanos::from_micros;
     let plain = |mode| scenario(mode, Load::Open(100e3));
     let sizes = Sizes {

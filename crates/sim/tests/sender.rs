@@ -1,4 +1,4 @@
-//! A NIC whose interrupts are taken by the CPU that sends (a veth), and clients that delay their acknowledgements.
+//! NIC whose interrupts the sending CPU handles (a veth), and clients that delay their acknowledgements.
 
 use abey_delivery::Mode;
 use abey_sim::profile::InterruptedCpu;
@@ -18,7 +18,7 @@ fn simulate(profile: &Profile, mode: &str, load: Load) -> Outcome {
 }
 
 #[test]
-fn what_the_sender_does_is_not_billed_to_the_server() {
+fn the_senders_work_is_not_charged_to_the_server() {
     let load = Load::Open(50e3);
     let own = simulate(&profile(InterruptedCpu::Server, false), "base", load);
     let senders = simulate(&profile(InterruptedCpu::Sender, false), "base", load);
@@ -30,7 +30,7 @@ fn what_the_sender_does_is_not_billed_to_the_server() {
 }
 
 #[test]
-fn who_polls_itself_pays_itself() {
+fn a_polling_thread_is_charged_for_its_polls() {
     let load = Load::Open(50e3);
     let own = simulate(&profile(InterruptedCpu::Server, true), "fullbusy", load);
     let senders = simulate(&profile(InterruptedCpu::Sender, true), "fullbusy", load);
@@ -47,7 +47,7 @@ fn who_polls_itself_pays_itself() {
 }
 
 #[test]
-fn a_delayed_acknowledgement_is_no_packet() {
+fn delayed_acknowledgements_send_no_packets() {
     for load in [Load::Open(50e3), Load::Closed] {
         let with = simulate(&profile(InterruptedCpu::Server, false), "base", load);
         let without = simulate(&profile(InterruptedCpu::Server, true), "base", load);
@@ -58,7 +58,7 @@ fn a_delayed_acknowledgement_is_no_packet() {
 }
 
 #[test]
-fn a_late_timer_makes_deferral_as_much_slower() {
+fn a_late_timer_delays_deferred_packets() {
     let mut profile = profile(InterruptedCpu::Server, true);
     let load = Load::Open(20e3);
     let simulate = |profile: &Profile| {
@@ -68,7 +68,7 @@ fn a_late_timer_makes_deferral_as_much_slower() {
     let punctual = simulate(&profile);
     profile.interrupt.timer_late_ns = 20_000;
     let late = simulate(&profile);
-    // A packet comes at any time between two polls, which are the later ones apart.
+    // Packets arrive uniformly between two polls, whose distance is the delay.
     let added = late.avg_us - punctual.avg_us;
     assert!((8.0..14.0).contains(&added), "{added} us: {} {}", punctual.avg_us, late.avg_us);
     assert!(late.polls_per_query < punctual.polls_per_query);

@@ -1,4 +1,4 @@
-//! Load and settings that change in the middle of a run.
+//! Load and settings that change during a run.
 
 use abey_delivery::{Mode, Nanos};
 use abey_sim::{Load, Next, Outcome, Profile, Scenario, run_steered};
@@ -8,7 +8,7 @@ fn scenario(mode: Mode, load: f64) -> Scenario {
     Scenario { duration, check: true, ..Scenario::new(mode, Load::Open(load)) }
 }
 
-/// The figures of each interval, under what `next` says it begins with.
+/// Returns the figures of each interval, with the load and settings that `next` returns.
 fn steer(scenario: &Scenario, mut next: impl FnMut(usize) -> Option<Next>) -> Vec<Outcome> {
     let profile = Profile::load("epyc-7662").expect("a profile");
     let mut outcomes = Vec::new();
@@ -21,7 +21,7 @@ fn steer(scenario: &Scenario, mut next: impl FnMut(usize) -> Option<Next>) -> Ve
 }
 
 #[test]
-fn a_run_that_nobody_changes_goes_on_as_it_was() {
+fn a_run_without_changes_equals_a_plain_run() {
     let begun = scenario("suspend50".parse().expect("a mode"), 20_000.0);
     let same = Next { napi: begun.settings.napi, load: 20_000.0 };
     let pieces = steer(&begun, |done| (done < 3).then_some(same));
@@ -54,7 +54,7 @@ fn settings_and_load_take_effect_at_once() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_changes_are_refused() {
     let profile = Profile::load("epyc-7662").expect("a profile");
     let begun = scenario(Mode::Base, 10_000.0);
     for load in [0.0, -1.0, f64::NAN] {

@@ -9,7 +9,7 @@ fn plain() -> Profile {
     Profile::parse("round.toml", include_str!("round.toml")).expect("the test's profile is valid")
 }
 
-/// All that a scheduler can cost costs something.
+/// Profile in which every operation of the scheduler has a cost.
 fn profile() -> Profile {
     let mut profile = plain();
     profile.thread.wake_scan_cpus = Some(2);
@@ -34,7 +34,7 @@ fn simulate(scenario: &Scenario) -> Outcome {
     run(&profile(), scenario).expect("the scenario is valid")
 }
 
-/// More threads than queues, unpinned, so that every server has sockets on every queue.
+/// More unpinned threads than queues, so that every server has sockets on every queue.
 fn floating(cpus: u32, threads: u32) -> Topology {
     Topology { cpus: Some(cpus), threads: Some(threads), unpinned: true, unpinned_pollers: true, ..Topology::default() }
 }
@@ -71,7 +71,7 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
-    /// The core's invariants hold around every event, no request is lost, and all are answered when no more come.
+    /// The core's invariants hold after every event, and all requests are answered after the last one.
     #[test]
     fn every_mode_works_on_every_topology((queues, topology) in hosts(), seed in any::<u64>(), yields in any::<bool>()) {
         let mut profile = profile();
@@ -86,8 +86,8 @@ proptest! {
             let outcome = run(&profile, &busy).expect("the scenario is valid");
             prop_assert_eq!(outcome.requests, outcome.answers + outcome.outstanding, "{}", mode);
 
-            // Everybody sends once in the first 20 ms, more than one CPU can serve, and thinks until after the end. One CPU
-            // needs 15 ms, and 75 ms beside four threads that never sleep.
+            // Every client sends once in the first 20 ms, more than one CPU can serve, and then thinks until after
+            // the end. One CPU needs 15 ms, and 75 ms beside four threads that never sleep.
             let last = Scenario {
                 think: Some(Delay::Constant(Nanos::from_millis(1_000))), connections: 60,
                 service: Some(Delay::Exponential { mean: Nanos::from_micros(250) }),
@@ -100,7 +100,7 @@ proptest! {
 }
 
 #[test]
-fn the_default_spelt_out_is_the_default() {
+fn an_explicit_default_equals_the_default() {
     for mode in modes() {
         let short = Scenario { queues: 3, duration: Nanos::from_millis(5), ..scenario(mode, Load::Open(200e3)) };
         let topology = Topology {
@@ -131,7 +131,7 @@ fn one_seed_gives_the_same_figures_and_tracing_changes_nothing() {
 }
 
 #[test]
-fn more_cpus_answer_more_and_threads_that_are_not_pinned_find_them() {
+fn more_cpus_answer_more_and_unpinned_threads_use_them() {
     let at = |topology| {
         simulate(&Scenario {
             topology,
@@ -148,10 +148,10 @@ fn more_cpus_answer_more_and_threads_that_are_not_pinned_find_them() {
     assert_eq!(pinned.migrations_per_query, 0.0);
 }
 
-/// The mechanism of the threaded NAPI study on a small host: a CPU that polls in softirq looks idle, and threads are woken
-/// onto it; one whose NAPI thread polls does not.
+/// Mechanism of the threaded NAPI study on a small host: a CPU that polls in a softirq appears idle, and threads are
+/// woken there; one with a polling NAPI thread does not.
 #[test]
-fn threads_that_poll_are_seen_by_the_scheduler_and_softirqs_are_not() {
+fn the_scheduler_accounts_for_polling_threads_but_not_for_softirqs() {
     let at = |name: &str| {
         let run_of = Scenario {
             queues: 2,
@@ -168,7 +168,8 @@ fn threads_that_poll_are_seen_by_the_scheduler_and_softirqs_are_not() {
     assert!(softirq > 2.0 * kthread, "p99.9: softirq {softirq}, threads {kthread}");
 }
 
-/// The kernel's epoll context remembers one NAPI ID, so the server's other queues wait for their timers; ours has them all.
+/// The kernel's epoll context remembers one NAPI ID, so the server's other queues wait for their timers; Abey's has
+/// all IDs.
 #[test]
 fn a_server_with_sockets_on_several_queues_is_half_polled_by_the_kernels_epoll_context() {
     for name in ["suspend20", "fullbusy"] {
@@ -184,7 +185,7 @@ fn a_server_with_sockets_on_several_queues_is_half_polled_by_the_kernels_epoll_c
     }
 }
 
-/// A CPU that was halted for long goes deeper and takes longer to come back: idle servers answer later, busy ones do not.
+/// A CPU enters a deeper state in a long halt and leaves it more slowly: idle servers answer later, busy ones do not.
 #[test]
 fn deeper_idle_states_cost_idle_cpus_and_not_busy_ones() {
     let at = |load, deeper| {
@@ -205,7 +206,7 @@ fn deeper_idle_states_cost_idle_cpus_and_not_busy_ones() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_key() {
+fn invalid_topologies_are_refused_with_their_key() {
     let refused = |topology: Topology| {
         let run_of = Scenario { queues: 2, topology, ..scenario(Mode::Base, Load::Open(1e3)) };
         run(&profile(), &run_of).expect_err("bad input").to_string()
@@ -214,7 +215,7 @@ fn what_cannot_be_is_refused_with_its_key() {
     assert!(refused(Topology { cpus: Some(0), ..base() }).contains("cpus = 0"));
     assert!(refused(Topology { threads: Some(2_000), ..base() }).contains("threads = 2000"));
     assert!(refused(Topology { irq_cpus: Some(vec![0]), ..base() }).contains("one CPU for each queue"));
-    assert!(refused(Topology { irq_cpus: Some(vec![0, 2]), ..base() }).contains("irq_cpus = [0, 2] cannot be"));
+    assert!(refused(Topology { irq_cpus: Some(vec![0, 2]), ..base() }).contains("irq_cpus = [0, 2] is invalid"));
     let odd = Topology { hyperthreads: true, cpus: Some(3), ..base() };
     assert!(refused(odd).contains("hyperthreads"));
     let mut profile = plain();

@@ -1,4 +1,4 @@
-//! Delivery in user space: servers that take interrupts and deadlines into their own sleep, and a service thread for the rest.
+//! Delivery in user space: servers that handle interrupts and deadlines in their own sleep, and a service thread.
 
 use abey_delivery::{Mode, Nanos};
 use abey_sim::profile::{Cost, ServiceThread};
@@ -8,7 +8,7 @@ const fn cost(instructions: u64) -> Cost {
     Cost { instructions, stall_cycles: 0 }
 }
 
-/// Half a nanosecond an instruction.
+/// Half a nanosecond per instruction.
 const SERVICE: ServiceThread =
     ServiceThread { wake: cost(20_000), sleep: cost(4_000), arm: cost(1_000), interrupt: Cost::NONE };
 
@@ -50,20 +50,20 @@ fn the_peer_signals_once_for_all_that_is_polled_together() {
 }
 
 #[test]
-fn a_deferral_is_looked_after_twice_and_a_suspension_once() {
+fn a_deferral_ends_twice_and_a_suspension_once() {
     let dear = ServiceThread { wake: cost(40_000), ..SERVICE };
     let added = |mode: &str| {
         let cpu = |service| simulate(&profile(Some(service)), mode, 20e3).cpu_percent;
         cpu(dear) - cpu(SERVICE)
     };
-    // 10 us more for each timer that a server left behind; while interrupts are suspended it only moves out.
+    // 10 us for each timer that a server leaves behind; while interrupts are suspended the timer only moves out.
     let (deferred, suspended) = (added("defer50"), added("suspend50"));
     assert!(deferred > 5.0, "{deferred} points");
     assert!(suspended.abs() < 1.0, "{suspended} points");
 }
 
 #[test]
-fn an_interrupt_wakes_who_sleeps_and_else_the_service_thread() {
+fn an_interrupt_wakes_the_sleeping_server_or_else_the_service_thread() {
     let free = ServiceThread { wake: Cost::NONE, ..SERVICE };
     let cpu = |service: ServiceThread, rate: f64| simulate(&profile(Some(service)), "base", rate).cpu_percent;
     let added = |rate: f64| (cpu(SERVICE, rate) - cpu(free, rate)) / (rate / 1e3);
@@ -72,7 +72,7 @@ fn an_interrupt_wakes_who_sleeps_and_else_the_service_thread() {
 }
 
 #[test]
-fn a_sleep_is_asked_to_end_earlier_by_what_it_is_late() {
+fn a_sleep_is_shortened_by_its_lateness() {
     let slower = |service: Option<ServiceThread>| {
         let mut profile = profile(service);
         let punctual = simulate(&profile, "defer100", 10e3);
@@ -87,12 +87,12 @@ fn a_sleep_is_asked_to_end_earlier_by_what_it_is_late() {
 #[test]
 fn a_timer_interrupts_by_itself_unless_it_shares_the_interrupt_that_ends_the_sleep() {
     const RATE: f64 = 40e3;
-    // Microseconds for each poll that an interrupt of 5 us adds.
+    // Additional microseconds per poll for an interrupt of 5 us.
     let added = |mode: &str| {
         let outcome = |interrupt| {
             let mut profile = profile(Some(ServiceThread { interrupt, ..SERVICE }));
-            // A long sleep can be asked to end earlier by all that it is late, and is over when the timer goes off; a short one
-            // by a third of itself, so that the timer goes off while the CPU is still on its way out of the halt.
+            // A long sleep can be shortened by its whole lateness, and ends with the timer. A short one is shortened
+            // by a third of itself, so that the timer fires while the CPU still leaves the halt.
             (profile.idle.exit_ns, profile.interrupt.timer) = (10_000, cost(12_000));
             simulate(&profile, mode, RATE)
         };
@@ -101,7 +101,7 @@ fn a_timer_interrupts_by_itself_unless_it_shares_the_interrupt_that_ends_the_sle
     };
     let (short, long) = (added("defer20"), added("defer100"));
     assert!(short < 1.0, "{short} us");
-    // Two deferrals of three leave a timer behind.
+    // Two of three deferrals leave a timer behind.
     assert!((2.0..4.0).contains(&long), "{long} us");
 }
 

@@ -1,11 +1,11 @@
-//! The world as a whole: what must hold whatever the costs are.
+//! The world as a whole: properties that hold for all costs.
 
 use std::panic::catch_unwind;
 
 use abey_delivery::{EpollBusyPoll, Mode, Nanos};
 use abey_sim::{Load, Outcome, Profile, Scenario, run, run_traced};
 
-/// A machine with round costs, so that no fit changes what the tests expect.
+/// Profile with round costs, independent of the fitted ones.
 const PROFILE: &str = include_str!("round.toml");
 
 fn profile() -> Profile {
@@ -34,8 +34,8 @@ fn one_seed_gives_the_same_figures_and_another_seed_others() {
 
 #[test]
 fn figures_are_the_same_on_every_machine() {
-    // Not what they should be, but what they were when this was written: a canary for everything that must not depend on
-    // the machine (order of hashing, the system's logarithm, the number of threads).
+    // Regression values: nothing may depend on the machine (order of hashing, the system's logarithm, the number of
+    // threads).
     let outcome = simulate(&scenario("base", Load::Open(80e3), 50));
     let figures =
         (outcome.answers, outcome.packets, outcome.avg_us.to_bits(), outcome.instructions_per_query.to_bits());
@@ -78,7 +78,7 @@ fn the_closed_loop_obeys_littles_law() {
     }
 }
 
-/// Only the request itself costs anything, 4 us, and packets interrupt at once: a queue with Poisson arrivals and constant
+/// Only the request has a cost, 4 us, and packets interrupt at once: a queue with Poisson arrivals and constant
 /// service, whose mean wait is known (Pollaczek and Khinchine).
 #[test]
 fn a_server_without_overheads_is_an_m_d_1_queue() {

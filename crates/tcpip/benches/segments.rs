@@ -1,7 +1,7 @@
-//! What a segment costs, with one connection and with ten thousand, and what an idle connection weighs.
+//! Cost of a segment with one connection and with ten thousand, and memory of an idle connection.
 //!
-//! Two stacks in one thread, frames handed over in memory: a figure per segment is both sides' work, its acknowledgement
-//! included. `receive` and `send` split it: they are one side's.
+//! Two stacks run in one thread and exchange frames in memory. A cost per segment includes both sides and the
+//! acknowledgement; `receive` and `send` measure one side each.
 
 use std::{
     alloc::System,
@@ -16,11 +16,11 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Segments in a burst.
+/// Maximum number of frames per burst.
 const BURST: usize = 64;
 const MSS: usize = 1448;
 
-/// A ring of frames that allocates nothing once it is warm.
+/// Frame sink that reuses its memory.
 #[derive(Default)]
 struct Ring {
     frames: Vec<Vec<u8>>,
@@ -49,12 +49,12 @@ impl Ring {
     }
 }
 
-struct Pair {
+struct TwoHosts {
     now: u64,
     client: Stack,
     server: Stack,
     ring: Ring,
-    /// Both ends of each connection.
+    /// Both sockets of each connection: the client's and the server's.
     streams: Vec<(SocketId, SocketId)>,
     buffer: Vec<u8>,
     time: [Duration; 2],
@@ -62,7 +62,7 @@ struct Pair {
 
 fn stack(last: u8, offloads: Offloads) -> Stack {
     let settings = Settings {
-        station: [2, 0, 0, 0, 0, last],
+        mac: [2, 0, 0, 0, 0, last],
         addresses: vec![([10, 0, 0, last].into(), 24)],
         offloads,
         receive_buffer: 1 << 20,
@@ -74,9 +74,9 @@ fn stack(last: u8, offloads: Offloads) -> Stack {
     stack
 }
 
-impl Pair {
+impl TwoHosts {
     fn new(connections: usize, offloads: Offloads) -> Self {
-        let mut pair = Self {
+        let mut hosts = Self {
             now: 1_000_000_000,
             client: stack(1, offloads),
             server: stack(2, offloads),
@@ -85,19 +85,19 @@ impl Pair {
             buffer: vec![7; 1 << 20],
             time: [Duration::ZERO; 2],
         };
-        let listener = pair.server.listen("0.0.0.0:80".parse().expect("an address"), 4096).expect("free");
-        while pair.streams.len() < connections {
-            let now = Instant(pair.now);
-            let client = pair.client.connect(now, "10.0.0.2:80".parse().expect("an address")).expect("free");
-            pair.exchange();
-            let server = pair.server.accept(listener).expect("connected");
-            pair.streams.push((client, server));
+        let listener = hosts.server.listen("0.0.0.0:80".parse().expect("an address"), 4096).expect("free");
+        while hosts.streams.len() < connections {
+            let now = Instant(hosts.now);
+            let client = hosts.client.connect(now, "10.0.0.2:80".parse().expect("an address")).expect("free");
+            hosts.exchange();
+            let server = hosts.server.accept(listener).expect("connected");
+            hosts.streams.push((client, server));
         }
-        while pair.client.poll_event().is_some() || pair.server.poll_event().is_some() {}
-        pair
+        while hosts.client.poll_event().is_some() || hosts.server.poll_event().is_some() {}
+        hosts
     }
 
-    /// Frames both ways until there are none, timing what the client sends and what the server receives.
+    /// Exchanges frames until there are none, and times the client's sending and the server's receiving.
     fn exchange(&mut self) {
         self.now += 20_000;
         let now = Instant(self.now);
@@ -106,21 +106,21 @@ impl Pair {
             self.ring.used = 0;
             self.client.poll_transmit_burst(now, &mut self.ring, BURST);
             self.time[0] += begun.elapsed();
-            let there = self.ring.used;
+            let sent = self.ring.used;
             let begun = Clock::now();
             self.server.handle_frames(now, self.ring.frames());
             self.time[1] += begun.elapsed();
             self.ring.used = 0;
             self.server.poll_transmit_burst(now, &mut self.ring, BURST);
-            let back = self.ring.used;
+            let answered = self.ring.used;
             self.client.handle_frames(now, self.ring.frames());
-            if there + back == 0 {
+            if sent + answered == 0 {
                 return;
             }
         }
     }
 
-    /// One burst of in-order data on connection `index`.
+    /// Transfers one burst of in-order data on connection `index`.
     fn burst(&mut self, index: usize, segments: usize) {
         let (client, server) = self.streams[index];
         let begun = Clock::now();
@@ -133,8 +133,8 @@ impl Pair {
         assert_eq!(read, segments * MSS);
     }
 
-    /// A request and its response, of a hundred bytes each.
-    fn round(&mut self, index: usize) {
+    /// Transfers a request and its response of 100 bytes each.
+    fn request_response(&mut self, index: usize) {
         let (client, server) = self.streams[index];
         self.client.write(client, &self.buffer[..100]).expect("room");
         self.exchange();
@@ -150,19 +150,19 @@ fn segments(criterion: &mut Criterion) {
         [("checksums", Offloads::default()), ("offloaded", Offloads { receive_verified: true, transmit_filled: true })]
     {
         for connections in [1, 10_000] {
-            let mut pair = Pair::new(connections, offloads);
+            let mut hosts = TwoHosts::new(connections, offloads);
             let mut group = criterion.benchmark_group(format!("{connections} connections, {checksums}"));
             let mut turn = 0;
             for (side, name) in ["send", "receive"].into_iter().enumerate() {
                 group.throughput(Throughput::Elements(10));
                 group.bench_function(format!("{name} (10 segments of {MSS} bytes)"), |bencher| {
                     bencher.iter_custom(|rounds| {
-                        pair.time = [Duration::ZERO; 2];
+                        hosts.time = [Duration::ZERO; 2];
                         for _ in 0..rounds {
                             turn = (turn + 7919) % connections;
-                            pair.burst(turn, 10);
+                            hosts.burst(turn, 10);
                         }
-                        pair.time[side]
+                        hosts.time[side]
                     });
                 });
             }
@@ -170,7 +170,7 @@ fn segments(criterion: &mut Criterion) {
             group.bench_function("request and response, both sides", |bencher| {
                 bencher.iter(|| {
                     turn = (turn + 7919) % connections;
-                    pair.round(turn);
+                    hosts.request_response(turn);
                 });
             });
             group.finish();
@@ -178,20 +178,20 @@ fn segments(criterion: &mut Criterion) {
     }
 }
 
-/// Not a time: what ten thousand idle connections, which have carried data, take from the allocator.
+/// Prints the memory of ten thousand idle connections that have carried data.
 fn memory(_: &mut Criterion) {
     let connections = 10_000;
     let region = stats_alloc::Region::new(ALLOCATOR);
-    let mut pair = Pair::new(connections, Offloads::default());
+    let mut hosts = TwoHosts::new(connections, Offloads::default());
     for index in 0..connections {
-        pair.round(index);
-        pair.now += 1_000_000;
+        hosts.request_response(index);
+        hosts.now += 1_000_000;
     }
     let stats = region.change();
     let held = (stats.bytes_allocated as isize - stats.bytes_deallocated as isize) as usize;
-    let own = pair.server.memory(pair.streams[0].1).expect("it lives");
+    let own = hosts.server.memory(hosts.streams[0].1).expect("it lives");
     println!(
-        "memory per idle connection: {} bytes from the allocator (tables, timers and buffers included), {own} of its own",
+        "memory per idle connection: {} bytes from the allocator with tables, timers and buffers; {own} of the socket itself",
         (held - (1 << 20)) / (2 * connections)
     );
 }

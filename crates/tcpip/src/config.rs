@@ -1,4 +1,4 @@
-//! What a shard is told about its host, its link and its limits; checked before anything is built from it.
+//! Configuration of a stack: host, link and limits, checked before anything is built from it.
 
 use core::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -7,89 +7,88 @@ use core::{
 
 use thiserror::Error;
 
-/// The smallest MTU IPv6 allows (RFC 8200, section 5). Used for both versions: 576 is history.
+/// Smallest MTU that IPv6 allows (RFC 8200, section 5). It applies to IPv4 too.
 pub const MINIMUM_MTU: usize = 1280;
 
-/// The largest a packet may be: IPv4's total length has 16 bits.
+/// Largest IP packet: the total length field of IPv4 has 16 bits.
 pub const MAXIMUM_MTU: usize = 65_535;
 
-/// Why a configuration was refused.
+/// Reason why a configuration was refused.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The Ethernet address is a group address or all zero.
-    #[error(
-        "the Ethernet address {0:02x?} is not a station's: choose one whose first byte is even and that is not all zero"
-    )]
-    StationAddress([u8; 6]),
+    /// The Ethernet address is a group address or all zeros.
+    #[error("the Ethernet address {0:02x?} is a group address or all zeros: choose one with an even first byte")]
+    MacAddress([u8; 6]),
     /// No address was given.
-    #[error("the host has no IP address: give at least one")]
+    #[error("the host has no IP address: configure at least one")]
     NoAddress,
-    /// An address that cannot be a host's.
+    /// The address cannot belong to a host.
     #[error("{0} cannot be a host's own address: it is unspecified, multicast, broadcast or loopback")]
     HostAddress(IpAddr),
-    /// A prefix longer than the address.
+    /// The prefix is longer than the address.
     #[error("the prefix length {1} of {0} is longer than the address")]
     Prefix(IpAddr, u8),
-    /// A gateway that is not on the link.
-    #[error("the gateway {0} is on no prefix of the host's addresses: it could never be reached")]
+    /// The gateway is not on the link.
+    #[error("the gateway {0} is unreachable: it is on no prefix of the host's addresses")]
     Gateway(IpAddr),
-    /// An MTU out of range.
+    /// The MTU is out of range.
     #[error("the MTU {0} is out of range: it must be {MINIMUM_MTU} to {MAXIMUM_MTU} bytes")]
     Mtu(usize),
-    /// A limit out of range.
+    /// A limit is out of range.
     #[error("{name} is {value}: it must be {minimum} to {maximum}")]
     Limit {
-        /// The setting.
+        /// Name of the setting.
         name: &'static str,
-        /// What it was.
+        /// Value that was given.
         value: usize,
-        /// The least it may be.
+        /// Smallest allowed value.
         minimum: usize,
-        /// The most it may be.
+        /// Largest allowed value.
         maximum: usize,
     },
 }
 
-/// Who finds out a neighbour's Ethernet address.
+/// Source of neighbours' Ethernet addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Resolution {
-    /// The stack: it asks by ARP and neighbour discovery, and answers. It also answers pings.
+    /// The stack resolves addresses by ARP and neighbour discovery and answers such requests. It also answers pings.
     #[default]
-    Own,
-    /// Somebody else, such as the kernel under AF_XDP, which owns the addresses: the stack neither asks nor answers; it
-    /// tells whom it needs by `poll_neighbor_request` and is told by `insert_neighbor`.
+    Internal,
+    /// The caller resolves addresses, for example with the kernel's neighbour table under AF_XDP, where the kernel
+    /// owns the host's addresses. The stack neither sends nor answers requests. It names the addresses it needs in
+    /// `poll_neighbor_request`, and the caller answers with `answer_neighbor` or `insert_neighbor`.
     External,
 }
 
-/// Who computes transport checksums.
+/// Transport checksums that the NIC computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
-    /// The NIC has verified the transport checksums of what it delivers; wrong ones never arrive.
+    /// The NIC verifies the transport checksums of received frames and never delivers a wrong one.
     pub receive_verified: bool,
-    /// The NIC fills in the transport checksums of what it sends: the stack leaves the pseudo header's sum in the field,
-    /// and says where it is in [`crate::FrameInfo`].
+    /// The NIC fills in the transport checksums of sent frames. The stack writes the sum of the pseudo header into
+    /// the field and reports its position in [`crate::FrameInfo`].
     pub transmit_filled: bool,
 }
 
-/// How a connection's congestion window grows.
+/// Growth of a connection's congestion window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionControl {
-    /// CUBIC, RFC 9438.
+    /// CUBIC (RFC 9438).
     #[default]
     Cubic,
     /// Slow start and congestion avoidance of RFC 5681.
     Reno,
 }
 
-/// When an idle connection is probed (RFC 9293, section 3.8.4).
+/// Keep-alive probes of an idle connection (RFC 9293, section 3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Silence before the first probe.
+    /// Idle time before the first probe.
     pub idle: Duration,
-    /// Between probes.
+    /// Time between probes.
     pub interval: Duration,
-    /// Probes without an answer after which the connection is given up.
+    /// Unanswered probes before the connection is aborted.
     pub probes: u8,
 }
 
@@ -99,77 +98,79 @@ impl Default for Keepalive {
     }
 }
 
-/// Everything that can be set, with the values a server on a fast network wants.
+/// All settings. The defaults suit a server on a fast network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The link address.
-    pub station: [u8; 6],
-    /// Own addresses with the lengths of their prefixes.
+    /// Ethernet address.
+    pub mac: [u8; 6],
+    /// The host's own addresses, each with its prefix length.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Where IPv4 packets go whose destination is on no prefix.
+    /// Next hop of IPv4 packets to destinations that are on no prefix.
     pub gateway_v4: Option<Ipv4Addr>,
-    /// Where IPv6 packets go whose destination is on no prefix.
+    /// Next hop of IPv6 packets to destinations that are on no prefix.
     pub gateway_v6: Option<Ipv6Addr>,
     /// Largest IP packet, in bytes.
     pub mtu: usize,
-    /// Who resolves neighbours.
+    /// Source of neighbours' Ethernet addresses.
     pub resolution: Resolution,
-    /// Who computes checksums.
+    /// Checksums that the NIC computes.
     pub offloads: Offloads,
     /// Congestion control of new connections.
     pub congestion_control: CongestionControl,
-    /// Whether to offer and accept SACK (RFC 2018). Without it losses are found by NewReno, one a round trip.
+    /// Whether to offer and accept SACK (RFC 2018). Without it NewReno finds one loss a round trip.
     pub sack: bool,
-    /// Whether to offer and accept timestamps (RFC 7323). Without them there is no PAWS, and cookies lose the options.
+    /// Whether to offer and accept timestamps (RFC 7323). Without them there is no PAWS, and SYN cookies lose the
+    /// options.
     pub timestamps: bool,
-    /// Receive buffer, and so window, a connection starts with, in bytes. It grows to `receive_buffer_limit` when the
-    /// application keeps up.
+    /// Initial receive buffer of a connection, and so its window, in bytes. It grows up to `receive_buffer_limit`
+    /// while the application keeps up.
     pub receive_buffer: usize,
-    /// Receive buffer at most, in bytes.
+    /// Largest receive buffer, in bytes.
     pub receive_buffer_limit: usize,
-    /// Send buffer, in bytes.
+    /// Send buffer of a connection, in bytes.
     pub send_buffer: usize,
-    /// Received but unread bytes a UDP socket holds at most, and bytes it holds for sending.
+    /// Limit of a UDP socket's received and unread bytes, and of its bytes to be sent.
     pub datagram_buffer: usize,
-    /// How long an acknowledgement waits for company (RFC 9293, section 3.8.6.3).
+    /// Longest delay of an acknowledgement (RFC 9293, section 3.8.6.3).
     pub delayed_ack: Duration,
-    /// Least retransmission timeout. RFC 6298 says one second; 200 ms is what hosts have used for decades.
+    /// Minimum retransmission timeout. RFC 6298 requires one second; 200 ms is what operating systems use.
     pub minimum_rto: Duration,
-    /// How long a closed connection is remembered (twice the maximum segment lifetime).
+    /// Duration of TIME-WAIT (RFC 9293 requires twice the maximum segment lifetime).
     pub time_wait: Duration,
-    /// How long a connection the application has closed waits for the peer's FIN.
+    /// How long a connection that the application closed waits in FIN-WAIT-2 for the peer's FIN.
     pub fin_wait_2: Duration,
-    /// Retransmissions before a connection is given up.
+    /// Retransmissions before a connection is aborted.
     pub retries: u8,
-    /// Retransmissions, and probes of a closed window, before a connection is given up that its application has closed.
+    /// Retransmissions, and probes of a closed window, before an orphaned connection (closed by the application) is
+    /// aborted.
     pub orphan_retries: u8,
-    /// Retransmissions of a SYN, or of its answer, before the attempt is given up.
+    /// Retransmissions of a SYN or SYN-ACK before the attempt fails.
     pub syn_retries: u8,
-    /// Connections at most, listeners and UDP sockets included.
+    /// Limit of sockets: connections, listeners and UDP sockets together.
     pub sockets: usize,
-    /// Remembered closed connections at most.
+    /// Limit of connections in TIME-WAIT.
     pub time_waits: usize,
-    /// Connections that finish without their application at most.
+    /// Limit of orphaned connections: those that the application has closed and that still finish.
     pub orphans: usize,
-    /// Neighbours remembered at most.
+    /// Limit of entries in the neighbour cache.
     pub neighbors: usize,
-    /// ICMP messages and resets sent a second at most.
+    /// Limit of ICMP messages and resets sent per second.
     pub icmp_rate: u32,
-    /// Challenge acknowledgements sent a second at most (RFC 5961, section 7).
+    /// Limit of challenge ACKs sent per second (RFC 5961, section 7).
     pub challenge_rate: u32,
-    /// First local port used for connections that do not name one; the last is 60999.
+    /// First ephemeral port, for connections and UDP sockets that name no local port. The last one is 60999.
     pub ephemeral_from: u16,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            station: [0; 6],
+            mac: [0; 6],
             addresses: Vec::new(),
             gateway_v4: None,
             gateway_v6: None,
             mtu: 1500,
-            resolution: Resolution::Own,
+            resolution: Resolution::Internal,
             offloads: Offloads::default(),
             congestion_control: CongestionControl::Cubic,
             sack: true,
@@ -196,10 +197,10 @@ impl Default for Settings {
     }
 }
 
-/// The last ephemeral port.
+/// Last ephemeral port.
 pub(crate) const EPHEMERAL_LAST: u16 = 60_999;
 
-/// Checked settings.
+/// Settings that were checked.
 #[derive(Clone, Debug)]
 pub struct Config(Settings);
 
@@ -208,10 +209,10 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// What cannot work, with what to do about it.
+    /// The first invalid setting.
     pub fn new(settings: Settings) -> Result<Self, ConfigError> {
-        if settings.station[0] & 1 != 0 || settings.station == [0; 6] {
-            return Err(ConfigError::StationAddress(settings.station));
+        if settings.mac[0] & 1 != 0 || settings.mac == [0; 6] {
+            return Err(ConfigError::MacAddress(settings.mac));
         }
         if settings.addresses.is_empty() {
             return Err(ConfigError::NoAddress);
@@ -232,18 +233,18 @@ impl Config {
         Ok(Self(settings))
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.0
     }
 
-    /// Whether `address` is one of the host's own.
-    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
+    /// Returns whether `address` is one of the host's own.
+    pub(crate) fn is_local(&self, address: IpAddr) -> bool {
         self.0.addresses.iter().any(|&(own, _)| own == address)
     }
 
-    /// Whether `address` is the broadcast address of one of the host's networks, or of all.
+    /// Returns whether `address` is the limited broadcast address or that of one of the host's networks.
     pub(crate) fn is_broadcast(&self, address: IpAddr) -> bool {
         let IpAddr::V4(address) = address else { return false };
         address.is_broadcast()
@@ -256,7 +257,8 @@ impl Config {
             })
     }
 
-    /// The address to send from to `destination`: one on the same prefix, else the first of the same version.
+    /// Returns the source address of packets to `destination`: one on the same prefix, else the first of the same
+    /// version.
     pub(crate) fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
         let same = |&&(own, _): &&(IpAddr, u8)| own.is_ipv4() == destination.is_ipv4();
         let own = &self.0.addresses;
@@ -268,7 +270,7 @@ impl Config {
             .map(|&(own, _)| own)
     }
 
-    /// The neighbour to which a packet for `destination` goes.
+    /// Returns the address of the neighbour to which a packet for `destination` is sent.
     pub(crate) fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
         if is_link_local(destination) || on_link(&self.0.addresses, destination) {
             return Some(destination);
@@ -328,7 +330,7 @@ fn shares_prefix(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
     differing >= prefix.into()
 }
 
-/// fe80::/10.
+/// Returns whether `address` is in fe80::/10.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
@@ -339,7 +341,7 @@ mod tests {
 
     fn settings() -> Settings {
         Settings {
-            station: [2, 0, 0, 0, 0, 1],
+            mac: [2, 0, 0, 0, 0, 1],
             addresses: vec![("10.1.2.3".parse().unwrap(), 24), ("fd00::3".parse().unwrap(), 64)],
             gateway_v4: Some(Ipv4Addr::new(10, 1, 2, 1)),
             ..Settings::default()
@@ -351,14 +353,14 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_cannot_work() {
+    fn invalid_settings_are_refused() {
         type Change = fn(&mut Settings);
         let cases: [(Change, &str); 8] = [
-            (|s| s.station = [1, 0, 0, 0, 0, 0], "not a station's"),
+            (|s| s.mac = [1, 0, 0, 0, 0, 0], "is a group address"),
             (|s| s.addresses.clear(), "no IP address"),
             (|s| s.addresses[0].0 = IpAddr::V4(Ipv4Addr::BROADCAST), "host's own"),
             (|s| s.addresses[0].1 = 33, "prefix length 33"),
-            (|s| s.gateway_v4 = Some(Ipv4Addr::new(10, 9, 9, 9)), "never be reached"),
+            (|s| s.gateway_v4 = Some(Ipv4Addr::new(10, 9, 9, 9)), "10.9.9.9 is unreachable"),
             (|s| s.mtu = 576, "MTU 576"),
             (|s| s.receive_buffer_limit = 4096, "receive_buffer_limit is 4096"),
             (|s| s.retries = 0, "retries is 0"),

@@ -1,10 +1,10 @@
-//! What happened, counted: the names are the kernel's SNMP and `nstat` names where it has one.
+//! Counters of protocol events, with the kernel's SNMP and `nstat` names where it has one.
 //!
-//! Every frame that is dropped is counted under the reason, so that "packets vanish" is a question `Counters` answers.
+//! Every dropped frame is counted under the reason, so that the counters show why a packet got lost.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $field:ident = $name:literal,)+) => {
-        /// Counters of one shard since it was made.
+        /// Counters of one shard since its creation.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Counters {
@@ -12,12 +12,12 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Name and value of each counter, in the order of the declaration.
+            /// Returns the name and value of each counter, in the order of their declaration.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$(($name, self.$field),)+].into_iter()
             }
 
-            /// Adds those of another shard.
+            /// Adds the counters of another shard.
             pub fn add(&mut self, other: &Self) {
                 $(self.$field += other.$field;)+
             }
@@ -26,47 +26,47 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Frames that came in.
+    /// Frames received.
     frames_received = "FramesReceived",
-    /// Frames that went out.
+    /// Frames sent.
     frames_sent = "FramesSent",
     /// Frames shorter than an Ethernet header.
     frame_short = "FrameShort",
-    /// Frames for another station.
+    /// Frames for the Ethernet address of another host.
     frame_other_host = "FrameOtherHost",
-    /// Frames of a protocol that is neither IP nor ARP.
+    /// Frames whose EtherType is none of IPv4, IPv6 and ARP.
     frame_unknown_protocol = "FrameUnknownProtocol",
-    /// Internet packets received, good or bad.
+    /// IP packets received, valid or not.
     ip_in_receives = "IpInReceives",
-    /// Packets with a bad header: cut short, wrong version or length.
+    /// IP packets with an invalid header: truncated, wrong version or wrong length.
     ip_in_header_errors = "IpInHdrErrors",
-    /// Packets whose IPv4 header checksum is wrong.
+    /// IP packets whose IPv4 header checksum is wrong.
     ip_in_checksum_errors = "IpInCsumErrors",
-    /// Packets for an address that is not ours.
+    /// IP packets for an address that is not the host's.
     ip_in_address_errors = "IpInAddrErrors",
-    /// Packets whose source can be nobody's: multicast, broadcast, loopback, our own.
+    /// IP packets whose source is invalid: multicast, broadcast, loopback or the host's own address.
     ip_in_martians = "IpInMartians",
-    /// Packets of a transport protocol nobody here speaks.
+    /// IP packets of an unsupported transport protocol.
     ip_in_unknown_protocols = "IpInUnknownProtos",
-    /// Fragments, which are dropped: reassembly is not done.
+    /// Fragments, which are dropped because there is no reassembly.
     ip_reassembly_failures = "IpReasmFails",
-    /// Packets sent.
+    /// IP packets sent.
     ip_out_requests = "IpOutRequests",
-    /// Packets dropped because no route leads to their destination.
+    /// IP packets dropped because there is no route to their destination.
     ip_out_no_routes = "IpOutNoRoutes",
-    /// ARP and neighbour discovery packets that are malformed or claim what cannot be.
+    /// ARP and neighbour discovery packets that are malformed or claim an invalid address.
     neighbor_in_errors = "NeighInErrors",
-    /// Requests for the link address of a neighbour that were sent.
+    /// ARP requests and neighbour solicitations sent.
     neighbor_solicitations = "NeighSolicitations",
     /// Neighbours that did not answer.
     neighbor_failures = "NeighFailures",
-    /// Packets dropped because too many waited for a neighbour's address.
+    /// Packets dropped because too many waited for a neighbour's address, or because it did not answer.
     neighbor_queue_drops = "NeighUnresolvedDiscards",
     /// ICMP messages received.
     icmp_in_messages = "IcmpInMsgs",
-    /// ICMP messages that are cut short or whose checksum is wrong.
+    /// ICMP messages that are truncated or have a wrong checksum.
     icmp_in_errors = "IcmpInErrors",
-    /// ICMP errors that quote no flow of ours, or a sequence number that is not in flight.
+    /// ICMP errors that quote an unknown flow or a sequence number that is not in flight.
     icmp_in_strays = "IcmpInStrays",
     /// Echo requests answered.
     icmp_in_echos = "IcmpInEchos",
@@ -74,85 +74,85 @@ counters! {
     icmp_out_messages = "IcmpOutMsgs",
     /// ICMP messages not sent because of the rate limit.
     icmp_out_rate_limited = "IcmpOutRateLimitHost",
-    /// Datagrams delivered to a socket.
+    /// UDP datagrams delivered to a socket.
     udp_in_datagrams = "UdpInDatagrams",
-    /// Datagrams for a port that nobody has.
+    /// UDP datagrams for a port without a socket.
     udp_no_ports = "UdpNoPorts",
-    /// Datagrams with a wrong length.
+    /// UDP datagrams with a wrong length.
     udp_in_errors = "UdpInErrors",
-    /// Datagrams with a wrong checksum, or none over IPv6.
+    /// UDP datagrams with a wrong checksum, or with none over IPv6.
     udp_in_checksum_errors = "UdpInCsumErrors",
-    /// Datagrams dropped because the socket's buffer was full.
+    /// UDP datagrams dropped because the socket's receive buffer was full.
     udp_receive_buffer_errors = "UdpRcvbufErrors",
-    /// Datagrams sent.
+    /// UDP datagrams sent.
     udp_out_datagrams = "UdpOutDatagrams",
     /// TCP segments received.
     tcp_in_segments = "TcpInSegs",
-    /// TCP segments with a bad header length or garbled options.
+    /// TCP segments with an invalid header length or malformed options.
     tcp_in_errors = "TcpInErrs",
     /// TCP segments with a wrong checksum.
     tcp_in_checksum_errors = "TcpInCsumErrors",
-    /// TCP segments sent, without those that carry retransmitted bytes.
+    /// TCP segments sent, except retransmissions.
     tcp_out_segments = "TcpOutSegs",
-    /// Segments sent with RST.
+    /// TCP segments sent with RST.
     tcp_out_resets = "TcpOutRsts",
-    /// Segments retransmitted.
+    /// TCP segments retransmitted.
     tcp_retransmitted_segments = "TcpRetransSegs",
-    /// Connections opened from here.
+    /// Connections opened by the application.
     tcp_active_opens = "TcpActiveOpens",
     /// Connections accepted from a peer's SYN.
     tcp_passive_opens = "TcpPassiveOpens",
     /// Connection attempts that failed.
     tcp_attempt_failures = "TcpAttemptFails",
-    /// Established connections that were reset.
+    /// Established connections that the peer reset.
     tcp_established_resets = "TcpEstabResets",
-    /// Connections that gave up after too many retransmissions.
+    /// Connections aborted after too many retransmissions or probes.
     tcp_timeouts_aborted = "TcpExtTCPAbortOnTimeout",
-    /// Connections reset because data came after the application had closed.
+    /// Connections reset because data arrived after the application had closed them.
     tcp_aborted_on_data = "TcpExtTCPAbortOnData",
-    /// Connections reset because too many were left behind by the application.
+    /// Connections reset because there were too many orphans.
     tcp_aborted_on_memory = "TcpExtTCPAbortOnMemory",
     /// Expirations of the retransmission timer.
     tcp_timeouts = "TcpExtTCPTimeouts",
-    /// Recoveries from loss that SACK showed.
+    /// Loss recoveries that SACK or RACK started.
     tcp_sack_recoveries = "TcpExtTCPSackRecovery",
-    /// Recoveries from loss that three duplicate acknowledgements showed.
+    /// Loss recoveries that three duplicate acknowledgements started.
     tcp_reno_recoveries = "TcpExtTCPRenoRecovery",
-    /// SACKed segments that the peer forgot again.
+    /// Times that the peer discarded data that it had SACKed.
     tcp_sack_reneging = "TcpExtTCPSACKReneging",
-    /// SACK blocks that were out of range.
+    /// SACK blocks outside the range that was sent.
     tcp_sack_discards = "TcpExtTCPSACKDiscard",
     /// Tail loss probes sent.
     tcp_loss_probes = "TcpExtTCPLossProbes",
-    /// Tail losses that a probe repaired.
+    /// Tail losses that a loss probe repaired.
     tcp_loss_probe_recoveries = "TcpExtTCPLossProbeRecovery",
-    /// Duplicates the peer reported (RFC 2883).
+    /// Duplicates that the peer reported (RFC 2883).
     tcp_dsack_received = "TcpExtTCPDSACKRecv",
-    /// Duplicates reported to the peer.
+    /// Duplicates that were reported to the peer.
     tcp_dsack_sent = "TcpExtTCPDSACKOldSent",
-    /// Segments dropped by PAWS.
+    /// Segments rejected by PAWS (RFC 7323, section 5).
     tcp_paws_rejected = "TcpExtPAWSEstab",
-    /// Challenge acknowledgements sent (RFC 5961).
+    /// Challenge ACKs sent (RFC 5961).
     tcp_challenge_acks = "TcpExtTCPChallengeACK",
-    /// Acknowledgements that the rate limit kept back.
+    /// Acknowledgements suppressed by a rate limit.
     tcp_acks_skipped = "TcpExtTCPACKSkippedChallenge",
     /// SYNs and ACKs dropped because the accept queue was full.
     tcp_listen_overflows = "TcpExtListenOverflows",
     /// SYNs dropped for any reason.
     tcp_listen_drops = "TcpExtListenDrops",
-    /// Cookies sent.
+    /// SYN cookies sent.
     tcp_syncookies_sent = "TcpExtSyncookiesSent",
-    /// Good cookies that came back.
+    /// Valid SYN cookies received.
     tcp_syncookies_received = "TcpExtSyncookiesRecv",
-    /// Bad cookies that came back.
+    /// Invalid SYN cookies received.
     tcp_syncookies_failed = "TcpExtSyncookiesFailed",
-    /// Delayed acknowledgements sent.
+    /// Delayed acknowledgements whose timer expired.
     tcp_delayed_acks = "TcpExtDelayedACKs",
-    /// Segments that were queued out of order.
+    /// Segments queued out of order.
     tcp_out_of_order_queued = "TcpExtTCPOFOQueue",
-    /// Segments dropped because too many islands were queued already.
+    /// Segments dropped because the out-of-order queue had too many ranges, or the window no room.
     tcp_out_of_order_drops = "TcpExtTCPOFODrop",
-    /// Segments merged into the one before them (GRO).
+    /// Segments merged into the preceding one (GRO).
     tcp_coalesced = "TcpExtTCPRcvCoalesce",
     /// Keep-alive probes sent.
     tcp_keepalives = "TcpExtTCPKeepAlive",
@@ -160,15 +160,15 @@ counters! {
     tcp_window_probes = "TcpExtTCPWinProbe",
     /// Connections that entered TIME-WAIT.
     tcp_time_waits = "TcpExtTW",
-    /// TIME-WAIT entries that a new connection took over.
+    /// TIME-WAIT entries that a new connection replaced.
     tcp_time_wait_reused = "TcpExtTWRecycled",
-    /// TIME-WAIT entries dropped early because there were too many.
+    /// TIME-WAIT entries removed early because there were too many.
     tcp_time_wait_overflows = "TcpExtTCPTimeWaitOverflow",
-    /// Recoveries that were undone because nothing had been lost (RFC 3522, RFC 4015).
+    /// Loss recoveries undone because nothing had been lost (RFC 3522, RFC 4015).
     tcp_undone = "TcpExtTCPFullUndo",
-    /// Path MTU messages that lowered a connection's segment size.
+    /// ICMP messages that lowered the path MTU of a connection.
     tcp_path_mtu_lowered = "TcpExtTCPMTUPLowered",
-    /// Frames dropped because too many control frames waited already.
+    /// Frames dropped because the queue of control frames was full.
     control_queue_drops = "ControlQueueDrops",
 }
 

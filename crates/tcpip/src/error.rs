@@ -1,15 +1,15 @@
-//! What can go wrong, by operation.
+//! Errors of sockets, by operation.
 
 use core::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
 
-/// What happened to a connection or a UDP socket on the network; kept until `take_error`, `read` or `write` reports it.
+/// Network error of a connection or a UDP socket. It is stored until `take_error`, `read` or `write` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// The peer answered with a reset: nobody listens there.
-    #[error("the peer refused the connection: nobody listens on that port")]
+    /// The peer answered with a reset, or the port is unreachable: no socket listens there.
+    #[error("the peer refused the connection: no socket listens on that port")]
     Refused,
     /// The peer reset an established connection.
     #[error("the peer reset the connection")]
@@ -17,73 +17,75 @@ pub enum SocketError {
     /// Too many retransmissions or keep-alive probes went unanswered.
     #[error("the peer did not answer in time")]
     TimedOut,
-    /// A router or the host said that it cannot be reached.
+    /// A router or the peer's host reported the host as unreachable, or address resolution failed.
     #[error("the peer's host cannot be reached")]
     HostUnreachable,
-    /// A router said that its network cannot be reached.
+    /// A router reported the network as unreachable.
     #[error("the peer's network cannot be reached")]
     NetworkUnreachable,
-    /// A datagram was larger than the path allows.
+    /// A datagram was longer than the path MTU.
     #[error("a datagram was longer than the path allows")]
     MessageTooLong,
 }
 
-/// Why a socket was not opened.
+/// Reason why a socket could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Someone has the address already.
-    #[error("{0} is taken by another socket of this stack")]
+    /// Another socket has the address.
+    #[error("{0} is in use by another socket of this stack")]
     AddressInUse(SocketAddr),
-    /// Not one of the host's addresses.
+    /// The address is not one of the host's.
     #[error("{0} is not an address of this host")]
     AddressNotAvailable(IpAddr),
-    /// No route leads there.
-    #[error("no route leads to {0}: it is on no prefix of this host, and there is no gateway")]
+    /// There is no route to the address.
+    #[error("no route to {0}: it is on no prefix of this host, and there is no gateway")]
     NoRoute(IpAddr),
-    /// An address to which no connection can be made.
-    #[error("no connection can be made to {0}: it is unspecified, multicast or broadcast, or port 0")]
+    /// No connection can be made to the address.
+    #[error(
+        "cannot connect to {0}: the address is unspecified, multicast, broadcast or this host's own, or the port is 0"
+    )]
     BadDestination(SocketAddr),
-    /// Every ephemeral port is taken, or refused by the caller's filter.
+    /// Every ephemeral port is in use or was rejected by the caller's filter.
     #[error("no local port is free for a connection to {0}")]
     NoPort(SocketAddr),
-    /// The stack's limit of sockets.
+    /// The stack has as many sockets as its settings allow.
     #[error("the stack's limit of {0} sockets is reached")]
     TooManySockets(usize),
 }
 
-/// Why a socket did not do what was asked.
+/// Reason why an operation on a socket failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum IoError {
-    /// The id names no socket: it was closed.
-    #[error("the socket is gone")]
+    /// The id is stale: the socket was closed.
+    #[error("the socket was closed")]
     NoSuchSocket,
-    /// The operation is not one of this kind of socket.
-    #[error("this kind of socket cannot do that")]
+    /// The operation does not exist for this kind of socket.
+    #[error("the operation is not supported by this kind of socket")]
     WrongKind,
-    /// Nothing to read, no room to write, no connection to accept.
+    /// There is nothing to read, no room to write or no connection to accept.
     #[error("the operation would block")]
     WouldBlock,
-    /// The connection is not established (yet), or a datagram has no destination.
+    /// The connection is not established, or the datagram has no destination.
     #[error("the socket is not connected")]
     NotConnected,
-    /// This direction was shut down.
+    /// The socket was shut down for writing.
     #[error("the socket was shut down for writing")]
     BrokenPipe,
-    /// A datagram that no single packet holds.
-    #[error("the datagram is longer than a packet on this path can be ({0} bytes)")]
+    /// The datagram does not fit into one packet. The value is the longest payload in bytes.
+    #[error("the datagram is too long: at most {0} bytes fit into one packet")]
     MessageTooLong(usize),
-    /// A datagram to where no route leads.
-    #[error("no route leads to {0}")]
+    /// There is no route to the destination, or the source address is not the host's.
+    #[error("no route to {0}")]
     NoRoute(IpAddr),
-    /// A UDP socket was shut down for reading, and everything was received.
+    /// The UDP socket was shut down for reading, and every datagram was received.
     #[error("the socket was shut down for reading")]
     Ended,
-    /// Another socket of this stack has the address.
-    #[error("{0} is taken by another socket of this stack")]
+    /// Another socket has the address.
+    #[error("{0} is in use by another socket of this stack")]
     AddressInUse(SocketAddr),
-    /// What happened on the network.
+    /// A network error that occurred earlier.
     #[error(transparent)]
     Network(#[from] SocketError),
 }

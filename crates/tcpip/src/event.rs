@@ -1,54 +1,54 @@
-//! Sockets' names and what is new about them.
+//! Socket identifiers, readiness and events.
 //!
-//! An epoll above the stack needs two things: the *level*, what a socket is ready for now ([`Readiness`]), and the *edge*,
-//! that something happened since the last look ([`Event`]). As in the kernel, new data is an edge even if old data was not
-//! read, and room to write is an edge only after a write was refused for want of it.
+//! An epoll above the stack needs two things: the *level*, which is what a socket is ready for now ([`Readiness`]),
+//! and the *edge*, which is a change since the last event ([`Event`]). As in the kernel, new data is an edge even if
+//! earlier data was not read. Room in the send buffer is an edge only after a write was refused for lack of room.
 
 use core::ops::{BitOr, BitOrAssign};
 
 slotmap::new_key_type! {
-    /// The name of a socket: an index and a generation, so that the id of a socket that is gone never means another one.
+    /// Identifier of a socket: an index and a generation. An id stays invalid after its socket was removed.
     pub struct SocketId;
 }
 
-/// What a socket is ready for: a set.
+/// Set of conditions that a socket is ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Readiness(u8);
 
 impl Readiness {
-    /// Nothing.
+    /// The empty set.
     pub const NONE: Self = Self(0);
-    /// Data, the end of the data, a connection to accept or an error can be taken (EPOLLIN).
+    /// A read or an accept would not block: there is data, the end of the stream, a connection or an error (EPOLLIN).
     pub const READABLE: Self = Self(1);
-    /// At least some bytes can be written, or the write would fail at once (EPOLLOUT). A connection that was just
-    /// established becomes writable.
+    /// A write would not block: there is room, or the write would fail at once (EPOLLOUT). A connection becomes
+    /// writable when it is established.
     pub const WRITABLE: Self = Self(2);
-    /// The peer will send no more (EPOLLRDHUP).
+    /// The peer has finished sending (EPOLLRDHUP).
     pub const READ_CLOSED: Self = Self(4);
-    /// Both directions are over (EPOLLHUP).
+    /// Both directions are closed (EPOLLHUP).
     pub const HANG_UP: Self = Self(8);
-    /// An error waits in `take_error` (EPOLLERR).
+    /// `take_error` returns an error (EPOLLERR).
     pub const ERROR: Self = Self(16);
 
-    /// Whether everything in `other` is in this set.
+    /// Returns whether everything in `other` is in this set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether anything in `other` is in this set.
+    /// Returns whether anything in `other` is in this set.
     #[must_use]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Whether the set is empty.
+    /// Returns whether the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// This set if `condition` holds, else the empty one.
+    /// Returns this set if `condition` holds, else the empty one.
     #[must_use]
     pub const fn when(self, condition: bool) -> Self {
         if condition { self } else { Self::NONE }
@@ -69,12 +69,12 @@ impl BitOrAssign for Readiness {
     }
 }
 
-/// Something happened to a socket since the last event for it.
+/// Changes of one socket since its previous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Which socket.
+    /// The socket.
     pub socket: SocketId,
-    /// What became so, or became so again.
+    /// Conditions that became true, or true again.
     pub edges: Readiness,
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_is_a_set() {
+    fn readiness_is_a_set() {
         let both = Readiness::READABLE | Readiness::HANG_UP;
         assert!(both.contains(Readiness::READABLE) && !both.contains(Readiness::READABLE | Readiness::ERROR));
         assert!(both.intersects(Readiness::HANG_UP | Readiness::ERROR));

@@ -1,21 +1,22 @@
-//! Segments of one burst that continue each other become one (generic receive offload).
+//! Generic receive offload: merges consecutive segments of one burst.
 //!
-//! A burst is what one call brings. Segments of a flow that follow each other in it, carry data and agree in everything
-//! but sequence number, PSH and payload are merged: the connection is looked up once, and decides once whether to
-//! acknowledge. Payloads are not copied, only remembered. Segments of one flow keep their order; a segment that does not
-//! fit its run sends the run on first. A few runs are open at a time, which is as many flows as a burst usually has.
+//! A burst is the frames of one call. Segments of a flow are merged if they are consecutive, carry data and differ
+//! only in sequence number, PSH and payload. The connection is then looked up once and decides once whether to
+//! acknowledge. Payloads are not copied; a run holds references to them. Segments of one flow stay in order: a
+//! segment that cannot be merged closes the run before it. A few runs are open at a time, since a burst usually has
+//! few flows.
 
 use crate::{
     flow::Flow,
     tcp::segment::{Flags, Header},
 };
 
-/// Runs that are open at a time.
-const RUNS: usize = 16;
-/// Payload bytes of a run at most.
-const LONGEST: usize = 65_535;
+/// Maximum number of open runs.
+const MAX_RUNS: usize = 16;
+/// Maximum payload of a run, in bytes.
+const MAX_RUN_LEN: usize = 65_535;
 
-/// The payload of one segment, or of a merged run.
+/// Payload of one segment or of a merged run.
 #[derive(Clone, Debug)]
 pub(crate) struct Payload<'a> {
     first: &'a [u8],
@@ -32,12 +33,12 @@ impl<'a> Payload<'a> {
         self.len
     }
 
-    /// How many segments there were.
+    /// Returns the number of merged segments.
     pub(crate) fn segments(&self) -> u64 {
         1 + self.more.len() as u64
     }
 
-    /// Calls `each` with the pieces of `len` bytes from `skip` on.
+    /// Calls `each` with the slices that make up `len` bytes from offset `skip` on.
     pub(crate) fn pieces_from(&self, mut skip: usize, mut len: usize, mut each: impl FnMut(&[u8])) {
         for piece in core::iter::once(self.first).chain(self.more.iter().copied()) {
             if skip >= piece.len() {
@@ -55,7 +56,7 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// A segment, or several that were merged.
+/// One segment, or several merged ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Run<'a> {
     pub flow: Flow,
@@ -64,8 +65,8 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Whether `next` continues this run.
-    fn takes(&self, next: &Self) -> bool {
+    /// Returns whether `next` can be merged into this run.
+    fn can_merge(&self, next: &Self) -> bool {
         let (mine, other) = (&self.header, &next.header);
         mine.flags.without(Flags::PSH) == Flags::ACK
             && other.flags.without(Flags::PSH) == Flags::ACK
@@ -74,49 +75,49 @@ impl<'a> Run<'a> {
             && other.ack == mine.ack
             && other.window == mine.window
             && other.options == mine.options
-            && self.payload.len + next.payload.len <= LONGEST
+            && self.payload.len + next.payload.len <= MAX_RUN_LEN
     }
 
-    fn join(&mut self, next: &Self) {
+    fn merge(&mut self, next: &Self) {
         self.header.flags = self.header.flags.with(next.header.flags);
         self.payload.more.push(next.payload.first);
         self.payload.len += next.payload.len;
     }
 }
 
-/// The open runs of a burst.
+/// Open runs of a burst.
 #[derive(Debug, Default)]
 pub(crate) struct Gro<'a> {
     runs: Vec<Run<'a>>,
 }
 
 impl<'a> Gro<'a> {
-    /// How many runs are open.
+    /// Returns the number of open runs.
     pub(crate) fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// The flow of the run that was opened last, if it is not the first.
+    /// Returns the flow of the most recently opened run, unless it is the first.
     pub(crate) fn newest(&self) -> Option<&Flow> {
         self.runs.get(1..)?.last().map(|run| &run.flow)
     }
 
-    /// Takes a segment in; what must be delivered before it comes out.
+    /// Adds a segment. Returns a run that must be delivered before it, if any.
     pub(crate) fn push(&mut self, segment: Run<'a>) -> Option<Run<'a>> {
         let open = self.runs.iter_mut().position(|run| run.flow == segment.flow);
         if let Some(index) = open {
-            if self.runs[index].takes(&segment) {
-                self.runs[index].join(&segment);
+            if self.runs[index].can_merge(&segment) {
+                self.runs[index].merge(&segment);
                 return None;
             }
             return Some(core::mem::replace(&mut self.runs[index], segment));
         }
-        let oldest = (self.runs.len() == RUNS).then(|| self.runs.remove(0));
+        let oldest = (self.runs.len() == MAX_RUNS).then(|| self.runs.remove(0));
         self.runs.push(segment);
         oldest
     }
 
-    /// The burst is over: what is still open, the oldest first.
+    /// Returns the runs that are still open, the oldest first.
     pub(crate) fn finish(self) -> impl Iterator<Item = Run<'a>> {
         self.runs.into_iter()
     }
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_continue_are_merged_per_flow() {
+    fn consecutive_segments_are_merged_per_flow() {
         let mut gro = Gro::default();
         assert!(gro.push(segment(1, 0, Flags::ACK, b"abc")).is_none());
         assert!(gro.push(segment(2, 0, Flags::ACK, b"other")).is_none());
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_continue_sends_the_run_on_in_order() {
+    fn a_segment_that_cannot_be_merged_closes_the_run() {
         for next in [
             segment(1, 9, Flags::ACK, b"gap"),
             segment(1, 3, Flags::ACK.with(Flags::FIN), b"fin"),
@@ -176,6 +177,6 @@ mod tests {
     fn open_runs_are_bounded() {
         let mut gro = Gro::default();
         let sent_on = (0..20).filter_map(|port| gro.push(segment(port, 0, Flags::ACK, b"x"))).count();
-        assert_eq!((sent_on, gro.finish().count()), (20 - RUNS, RUNS));
+        assert_eq!((sent_on, gro.finish().count()), (20 - MAX_RUNS, MAX_RUNS));
     }
 }

@@ -1,25 +1,26 @@
-//! TCP, UDP, ARP, neighbour discovery and ICMP over IPv4 and IPv6, sans-I/O: frames and time in, frames and deadlines out.
+//! TCP, UDP, ARP, neighbour discovery and ICMP over IPv4 and IPv6, sans-I/O.
 //!
-//! A [`Stack`] is one shard's protocol state: neighbours, listeners, connections, UDP sockets, timers, counters. It does no
-//! input or output, has no clock and no threads, and shares nothing with other shards. The caller has a queue of frames and
-//! a clock, and goes round:
+//! A [`Stack`] is the protocol state of one shard: neighbours, listeners, connections, UDP sockets, timers and
+//! counters. It does no input or output, reads no clock, starts no thread and shares nothing with other shards. The
+//! caller owns a queue of frames and a clock, and repeats four steps:
 //!
-//! 1. [`Stack::handle_frames`] with what came in, [`Stack::handle_timeout`] if the deadline has passed;
-//! 2. [`Stack::poll_event`] until `None`, and whatever the application does about it: [`Stack::accept`], [`Stack::read`],
-//!    [`Stack::write`], ...;
-//! 3. [`Stack::poll_transmit_burst`] (or [`Stack::poll_transmit`]) until nothing comes;
-//! 4. [`Stack::poll_timeout`] for when to come back at the latest.
+//! 1. [`Stack::handle_frames`] with the received frames, and [`Stack::handle_timeout`] if the deadline has passed;
+//! 2. [`Stack::poll_event`] until it returns `None`, and what the application does in response: [`Stack::accept`],
+//!    [`Stack::read`], [`Stack::write`], ...;
+//! 3. [`Stack::poll_transmit_burst`] (or [`Stack::poll_transmit`]) until there are no more frames;
+//! 4. [`Stack::poll_timeout`] for the next deadline.
 //!
-//! The order matters for efficiency only (a response that is written before step 3 carries the acknowledgement of its
-//! request); calls that are early, late or for nothing do no harm. Time must not go backwards. No call takes longer than
-//! its arguments say: frames and budgets are the caller's, and a call of `handle_timeout` takes a bounded number of steps.
+//! The order affects efficiency only: a response written before step 3 carries the acknowledgement of its request. An
+//! early or redundant call is harmless. Time must not go backwards. The cost of a call is bounded by its arguments:
+//! the caller chooses how many frames and which budget it passes, and `handle_timeout` takes a bounded number of
+//! steps.
 //!
 //! ```
 //! use abey_tcpip::{Config, Frames, Instant, Settings, Stack};
 //!
 //! let host = |last: u8| {
 //!     let settings = Settings {
-//!         station: [2, 0, 0, 0, 0, last],
+//!         mac: [2, 0, 0, 0, 0, last],
 //!         addresses: vec![([10, 0, 0, last].into(), 24)],
 //!         ..Settings::default()
 //!     };
@@ -52,13 +53,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! How TCP's policies fit together is in `tcp/connection.rs`. Not done, on purpose: reassembly of fragments, options of
-//! IPv4, source routing, router advertisements (the gateway is configured), urgent data (treated as data, RFC 6093).
+//! `tcp/connection.rs` describes how TCP's policies fit together. Not implemented on purpose: reassembly of
+//! fragments, IPv4 options, source routing, router advertisements (the gateway is configured), and urgent data
+//! (handled as ordinary data, RFC 6093).
 
 #![forbid(unsafe_code)]
 
 mod config;
 mod counters;
+mod demux;
 mod error;
 mod event;
 mod flow;
@@ -68,7 +71,7 @@ mod limiter;
 mod listener;
 mod neighbor;
 mod packet;
-mod paths;
+mod path_mtu;
 mod ring;
 mod stack;
 mod tcp;
@@ -83,12 +86,14 @@ pub use counters::Counters;
 pub use error::{IoError, OpenError, SocketError};
 pub use event::{Event, Readiness, SocketId};
 pub use packet::{ChecksumToFill, FrameInfo};
-pub use stack::{FrameSink, Frames, Holder, Local, Message, Shutdown, SocketInfo, SocketState, Stack, Transport};
+pub use stack::{
+    FrameSink, Frames, Holder, LocalEndpoint, Message, Shutdown, SocketInfo, SocketState, Stack, Transport,
+};
 pub use time::Instant;
 
 #[cfg(test)]
 mod tests {
-    /// A shard moves between threads under its lock.
+    /// A shard, with its stack, moves between threads.
     #[test]
     fn a_stack_can_be_sent() {
         fn is_send<T: Send>() {}

@@ -1,21 +1,21 @@
-//! A token bucket: so many a second, and a burst of as many.
+//! Token bucket: a rate per second, with a burst of one second's tokens.
 
 use crate::time::{Instant, SECOND};
 
-/// At most `rate` a second.
+/// Rate limiter that allows `rate` events per second.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limiter {
+pub(crate) struct RateLimiter {
     rate: u32,
     tokens: u32,
     refilled: Instant,
 }
 
-impl Limiter {
+impl RateLimiter {
     pub(crate) const fn new(rate: u32) -> Self {
         Self { rate, tokens: rate, refilled: Instant::ZERO }
     }
 
-    /// Takes a token if there is one.
+    /// Takes a token. Returns false if there is none.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let earned = u128::from(now.nanos_since(self.refilled)) * u128::from(self.rate) / u128::from(SECOND);
         if earned > 0 {
@@ -36,8 +36,8 @@ mod tests {
 
     #[test]
     fn never_more_than_the_rate() {
-        let mut limiter = Limiter::new(10);
-        let taken = |limiter: &mut Limiter, at: u64| (0..100).filter(|_| limiter.take(Instant(at))).count();
+        let mut limiter = RateLimiter::new(10);
+        let taken = |limiter: &mut RateLimiter, at: u64| (0..100).filter(|_| limiter.take(Instant(at))).count();
         assert_eq!(taken(&mut limiter, 0), 10);
         assert_eq!(taken(&mut limiter, SECOND / 2), 5);
         assert_eq!(taken(&mut limiter, 100 * SECOND), 10);

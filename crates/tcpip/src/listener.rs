@@ -1,8 +1,7 @@
-//! A listening TCP socket: connections half open, connections to accept, and when to fall back to cookies.
+//! Listening TCP socket: its half-open connections, its accept queue, and when to use SYN cookies.
 //!
-//! Two bounds, both the backlog: connections whose handshake is not over (past it, SYNs are answered with cookies), and
-//! connections that wait to be accepted (past it, SYNs and the last ACK of handshakes are dropped, so that peers try
-//! again).
+//! The backlog bounds both. Beyond that many half-open connections, SYNs are answered with cookies. Beyond that many
+//! connections in the accept queue, SYNs and the final ACKs of handshakes are dropped, so that the peers retry.
 
 use core::net::SocketAddr;
 use std::collections::VecDeque;
@@ -14,7 +13,7 @@ use crate::{
     time::Instant,
 };
 
-/// What accepted connections inherit.
+/// Options that accepted connections inherit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Template {
     pub nodelay: bool,
@@ -60,7 +59,7 @@ impl Listener {
         self.last_cookie = Some(now);
     }
 
-    /// Whether a cookie may come back: without this, guessing numbers would be worth trying at any time.
+    /// Returns whether a cookie may arrive. Without this limit an attacker could try to guess a cookie at any time.
     pub(crate) fn expects_cookies(&self, now: Instant) -> bool {
         self.last_cookie.is_some_and(|last| now.nanos_since(last) <= cookies::LIFETIME)
     }

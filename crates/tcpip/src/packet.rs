@@ -1,8 +1,8 @@
-//! Ethernet and IP: headers checked on the way in, written on the way out (RFC 791, RFC 8200, RFC 1122).
+//! Ethernet and IP headers: parsed and checked on input, written on output (RFC 791, RFC 8200, RFC 1122).
 //!
-//! What is wrong with a packet is an error value, which the caller counts. Fragments are an error: reassembly is a way for
-//! anyone to fill memory, and neither TCP (which finds the path's size) nor a sane UDP protocol needs it. IPv6 extension
-//! headers are skipped, a few at most.
+//! Each fault is an error value that the caller counts. Fragments are rejected: reassembly would let anyone fill
+//! memory, and neither TCP (which discovers the path MTU) nor a well-behaved UDP protocol needs it. A few IPv6
+//! extension headers are skipped.
 
 use core::net::IpAddr;
 
@@ -10,33 +10,33 @@ use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6ExtHeader, Ipv6Packet, checksum,
 };
 
-/// Bytes of an Ethernet header.
-pub(crate) const ETHERNET_HEADER: usize = 14;
-/// Extension headers at most.
-const EXTENSIONS: usize = 4;
-/// The usual hop limit.
+/// Length of an Ethernet header in bytes.
+pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
+/// Maximum number of IPv6 extension headers.
+const MAX_EXTENSION_HEADERS: usize = 4;
+/// Hop limit of ordinary packets.
 pub(crate) const HOP_LIMIT: u8 = 64;
 
-/// A link address.
-pub(crate) type Station = [u8; 6];
+/// Ethernet address.
+pub(crate) type MacAddr = [u8; 6];
 
-/// Where a frame's transport checksum is, when the NIC is to fill it in.
+/// Position of a transport checksum that the NIC fills in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChecksumToFill {
-    /// Offset in the frame from which the sum is taken, to the frame's end.
+    /// Offset in the frame at which the checksummed range starts; it ends with the frame.
     pub start: usize,
-    /// Offset from `start` of the two bytes it is written to, which hold the pseudo header's sum.
+    /// Offset from `start` of the checksum field, which holds the sum of the pseudo header.
     pub offset: usize,
 }
 
-/// What is to be known of a frame beside its bytes.
+/// Properties of a frame beside its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameInfo {
     /// The checksum the NIC must fill in; `None` if the frame is complete.
     pub checksum: Option<ChecksumToFill>,
 }
 
-/// Who computes the checksum of what is sent.
+/// How transport checksums are computed on output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checksums {
     Full,
@@ -59,7 +59,8 @@ impl Checksums {
         let sum = match self {
             Self::Partial => pseudo,
             Self::Full => match !checksum::combine(&[pseudo, checksum::data(segment)]) {
-                // Zero means "none" in UDP, so that it is sent in its other representation (RFC 768); TCP sends it as it is.
+                // In UDP zero means "no checksum", so the other representation of zero is sent (RFC 768). TCP sends
+                // zero.
                 0 if protocol == IpProtocol::Udp => 0xffff,
                 sum => sum,
             },
@@ -68,7 +69,7 @@ impl Checksums {
     }
 }
 
-/// An IP packet whose header is good.
+/// IP packet with a valid header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet<'a> {
     pub source: IpAddr,
@@ -76,11 +77,11 @@ pub(crate) struct Packet<'a> {
     pub protocol: IpProtocol,
     pub hop_limit: u8,
     pub payload: &'a [u8],
-    /// The packet from its header on, for errors that quote it.
+    /// The packet from its IP header on, which ICMP errors quote.
     pub whole: &'a [u8],
 }
 
-/// What is wrong with a packet.
+/// Reason why a packet was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Header,
@@ -88,7 +89,7 @@ pub(crate) enum Fault {
     Fragment,
 }
 
-/// Reads an IPv4 packet.
+/// Parses an IPv4 packet.
 pub(crate) fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Fault> {
     let packet = Ipv4Packet::new_checked(bytes).map_err(|_| Fault::Header)?;
     if packet.version() != 4 || packet.header_len() < 20 {
@@ -110,14 +111,14 @@ pub(crate) fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Fault> {
     })
 }
 
-/// Reads an IPv6 packet.
+/// Parses an IPv6 packet.
 pub(crate) fn parse_v6(bytes: &[u8]) -> Result<Packet<'_>, Fault> {
     let packet = Ipv6Packet::new_checked(bytes).map_err(|_| Fault::Header)?;
     if packet.version() != 6 {
         return Err(Fault::Header);
     }
     let (mut protocol, mut payload) = (packet.next_header(), packet.payload());
-    for _ in 0..EXTENSIONS {
+    for _ in 0..MAX_EXTENSION_HEADERS {
         match protocol {
             IpProtocol::HopByHop | IpProtocol::Ipv6Route | IpProtocol::Ipv6Opts => {
                 let header = Ipv6ExtHeader::new_checked(payload).map_err(|_| Fault::Header)?;
@@ -138,29 +139,29 @@ pub(crate) fn parse_v6(bytes: &[u8]) -> Result<Packet<'_>, Fault> {
     })
 }
 
-/// Where a packet goes from where.
+/// Source and destination of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
     pub source: IpAddr,
     pub destination: IpAddr,
-    pub source_station: Station,
-    pub destination_station: Station,
+    pub source_mac: MacAddr,
+    pub destination_mac: MacAddr,
 }
 
-/// Bytes of the frame around `payload` bytes for `destination`.
+/// Returns the length of a frame with `payload` bytes after the IP header.
 pub(crate) const fn frame_len(destination: IpAddr, payload: usize) -> usize {
-    ETHERNET_HEADER + if destination.is_ipv4() { 20 } else { 40 } + payload
+    ETHERNET_HEADER_LEN + if destination.is_ipv4() { 20 } else { 40 } + payload
 }
 
 /// Writes an Ethernet header.
-pub(crate) fn emit_ethernet(frame: &mut [u8], source: Station, destination: Station, protocol: EthernetProtocol) {
+pub(crate) fn emit_ethernet(frame: &mut [u8], source: MacAddr, destination: MacAddr, protocol: EthernetProtocol) {
     let mut ethernet = EthernetFrame::new_unchecked(frame);
     ethernet.set_src_addr(EthernetAddress(source));
     ethernet.set_dst_addr(EthernetAddress(destination));
     ethernet.set_ethertype(protocol);
 }
 
-/// Writes Ethernet and IP headers into `frame`, which is exactly as long as it must be; the payload is what is returned.
+/// Writes Ethernet and IP headers into `frame`, whose length must be exact. Returns the part for the payload.
 pub(crate) fn emit_headers<'a>(
     frame: &'a mut [u8],
     route: &Route,
@@ -168,8 +169,8 @@ pub(crate) fn emit_headers<'a>(
     hop_limit: u8,
 ) -> &'a mut [u8] {
     let version = if route.source.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
-    emit_ethernet(frame, route.source_station, route.destination_station, version);
-    let bytes = &mut frame[ETHERNET_HEADER..];
+    emit_ethernet(frame, route.source_mac, route.destination_mac, version);
+    let bytes = &mut frame[ETHERNET_HEADER_LEN..];
     let len = bytes.len();
     match (route.source, route.destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -215,8 +216,8 @@ mod tests {
         let route = Route {
             source: source.parse().unwrap(),
             destination: destination.parse().unwrap(),
-            source_station: [2; 6],
-            destination_station: [4; 6],
+            source_mac: [2; 6],
+            destination_mac: [4; 6],
         };
         let mut frame = vec![0xee; frame_len(route.destination, payload.len())];
         emit_headers(&mut frame, &route, IpProtocol::Udp, HOP_LIMIT).copy_from_slice(payload);
@@ -224,20 +225,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn emitted_headers_are_parsed() {
         let v4 = frame("10.0.0.1", "10.0.0.2", b"payload");
-        let packet = parse_v4(&v4[ETHERNET_HEADER..]).unwrap();
+        let packet = parse_v4(&v4[ETHERNET_HEADER_LEN..]).unwrap();
         assert_eq!((packet.payload, packet.protocol), (&b"payload"[..], IpProtocol::Udp));
         let v6 = frame("fd00::1", "fd00::2", b"payload");
-        assert_eq!(parse_v6(&v6[ETHERNET_HEADER..]).unwrap().payload, b"payload");
+        assert_eq!(parse_v6(&v6[ETHERNET_HEADER_LEN..]).unwrap().payload, b"payload");
     }
 
     #[test]
-    fn a_checksum_of_zero_is_sent_as_such_but_in_udp() {
+    fn a_checksum_of_zero_is_sent_unchanged_except_in_udp() {
         let (source, destination) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         for (protocol, expected) in [(IpProtocol::Tcp, 0), (IpProtocol::Udp, 0xffff)] {
             let mut segment = [0; 20];
-            // What makes the sum of everything else all ones.
+            // A value that makes the sum of the rest all ones.
             let pseudo = checksum::pseudo_header(&source.into(), &destination.into(), protocol, 20);
             segment[..2].copy_from_slice(&(!pseudo).to_be_bytes());
             Checksums::Full.fill(&mut segment, 16, protocol, source, destination);
@@ -246,15 +247,15 @@ mod tests {
     }
 
     #[test]
-    fn faults_have_names() {
-        let good = frame("10.0.0.1", "10.0.0.2", b"payload")[ETHERNET_HEADER..].to_vec();
+    fn each_fault_is_detected() {
+        let good = frame("10.0.0.1", "10.0.0.2", b"payload")[ETHERNET_HEADER_LEN..].to_vec();
         let fault = |change: fn(&mut Vec<u8>)| {
             let mut bytes = good.clone();
             change(&mut bytes);
             parse_v4(&bytes).unwrap_err()
         };
         assert_eq!(fault(|bytes| bytes.truncate(19)), Fault::Header);
-        assert_eq!(fault(|bytes| bytes.truncate(25)), Fault::Header, "shorter than it says");
+        assert_eq!(fault(|bytes| bytes.truncate(25)), Fault::Header, "shorter than its total length");
         assert_eq!(fault(|bytes| bytes[0] = 0x65), Fault::Header);
         assert_eq!(fault(|bytes| bytes[0] = 0x44), Fault::Header);
         assert_eq!(fault(|bytes| bytes[8] ^= 1), Fault::Checksum);
@@ -266,19 +267,19 @@ mod tests {
     }
 
     #[test]
-    fn extension_headers_are_skipped_but_not_for_ever() {
+    fn a_bounded_number_of_extension_headers_is_skipped() {
         let extended = |count: u8, last: u8| {
             let mut payload = Vec::new();
             for number in 0..count {
                 payload.extend([if number + 1 == count { last } else { 60 }, 0, 1, 4, 0, 0, 0, 0]);
             }
             payload.extend(b"payload");
-            let mut bytes = frame("fd00::1", "fd00::2", &payload)[ETHERNET_HEADER..].to_vec();
+            let mut bytes = frame("fd00::1", "fd00::2", &payload)[ETHERNET_HEADER_LEN..].to_vec();
             bytes[6] = 60;
             bytes
         };
         assert_eq!(parse_v6(&extended(2, 17)).unwrap().payload, b"payload");
         assert_eq!(parse_v6(&extended(1, 44)).unwrap_err(), Fault::Fragment);
-        assert_eq!(parse_v6(&extended(9, 17)).unwrap().protocol, IpProtocol::Ipv6Opts, "given up on");
+        assert_eq!(parse_v6(&extended(9, 17)).unwrap().protocol, IpProtocol::Ipv6Opts, "too many");
     }
 }

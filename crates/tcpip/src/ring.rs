@@ -1,15 +1,15 @@
-//! A byte ring that takes memory only for what is in it.
+//! Byte ring that allocates memory only for its contents.
 //!
-//! Both directions of a connection use one. The sender's holds what is not acknowledged yet; the receiver's holds what is
-//! not read yet and, behind it, the islands that arrived early, each at its place, so that filling a gap moves nothing. An
-//! empty ring holds no memory at all: a server with ten thousand idle connections pays for none of their buffers.
+//! Both directions of a connection use one. The sender's ring holds the bytes that are not acknowledged. The
+//! receiver's holds the bytes that are not read and, beyond them, out-of-order ranges at their final offsets, so that
+//! filling a gap moves nothing. An empty ring holds no memory: ten thousand idle connections need no buffers.
 
-/// The smallest allocation, in bytes: a short message fits. Not more: memory that is cleared and that the message never
-/// fills pushes the state of other connections out of the caches. Allocators keep pieces up to about a thousand bytes at
-/// hand for each thread (the GNU C library's up to 1,032 bytes), so that taking and returning one is cheap.
+/// Smallest allocation in bytes; a short message fits. A larger one would clear memory that the message does not use
+/// and evict the state of other connections from the caches. Allocators cache blocks of up to about a thousand bytes
+/// per thread (the GNU C library up to 1,032 bytes), so that allocating and freeing one is cheap.
 const SMALLEST: usize = 128;
 
-/// A growing ring of bytes. The limit is the owner's to keep: the ring grows to hold what it is given.
+/// Growing ring of bytes. The owner enforces the limit: the ring grows to hold whatever it is given.
 #[derive(Debug, Default)]
 pub(crate) struct Ring {
     memory: Box<[u8]>,
@@ -18,12 +18,12 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Bytes from the front that are in sequence.
+    /// Returns the number of contiguous bytes from the front.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of memory held.
+    /// Returns the allocated memory in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.memory.len()
     }
@@ -34,8 +34,8 @@ impl Ring {
         self.len += bytes.len();
     }
 
-    /// Writes `bytes` at `offset` from the front, growing the memory but not the length: what lies beyond the length is an
-    /// island until [`Ring::extend`] takes it in.
+    /// Writes `bytes` at `offset` from the front. The memory grows, the length does not: bytes beyond the length are
+    /// an out-of-order range until [`Ring::extend`] includes them.
     pub(crate) fn write_at(&mut self, offset: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -47,15 +47,15 @@ impl Ring {
         self.memory[..bytes.len() - first].copy_from_slice(&bytes[first..]);
     }
 
-    /// Takes the next `bytes`, which were written as an island, into the sequence.
+    /// Extends the length by `bytes`, which [`Ring::write_at`] has written.
     pub(crate) fn extend(&mut self, bytes: usize) {
-        debug_assert!(self.len + bytes <= self.memory.len(), "an island that was never written");
+        debug_assert!(self.len + bytes <= self.memory.len(), "bytes that were never written");
         self.len += bytes;
     }
 
-    /// The bytes `[offset, offset + len)` as at most two slices.
+    /// Returns the bytes `[offset, offset + len)` as at most two slices.
     pub(crate) fn slices(&self, offset: usize, len: usize) -> (&[u8], &[u8]) {
-        debug_assert!(offset + len <= self.len, "a range that is not there");
+        debug_assert!(offset + len <= self.len, "the range is beyond the length");
         if len == 0 {
             return (&[], &[]);
         }
@@ -64,7 +64,7 @@ impl Ring {
         (&self.memory[start..start + first], &self.memory[..len - first])
     }
 
-    /// Copies from the front into `to` without taking anything away; how much was copied.
+    /// Copies bytes from the front into `to` without consuming them. Returns the number of copied bytes.
     pub(crate) fn peek(&self, to: &mut [u8]) -> usize {
         let len = to.len().min(self.len);
         let (first, second) = self.slices(0, len);
@@ -73,9 +73,10 @@ impl Ring {
         len
     }
 
-    /// Takes `bytes` away at the front. `keep` says that islands lie beyond the length, so the memory must stay.
+    /// Consumes `bytes` from the front. `keep` means that there are bytes beyond the length, so an empty ring is not
+    /// freed.
     pub(crate) fn consume(&mut self, bytes: usize, keep: bool) {
-        debug_assert!(bytes <= self.len, "more than there is");
+        debug_assert!(bytes <= self.len, "more bytes than the ring has");
         self.len -= bytes;
         if self.len == 0 && !keep {
             *self = Self::default();
@@ -84,7 +85,7 @@ impl Ring {
         }
     }
 
-    #[expect(clippy::slow_vector_initialization, reason = "`calloc` passes the allocator's per-thread store by")]
+    #[expect(clippy::slow_vector_initialization, reason = "`calloc` bypasses the allocator's per-thread cache")]
     fn reserve(&mut self, needed: usize) {
         let old = self.memory.len();
         if needed <= old {
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn islands_survive_growth_and_consumption() {
+    fn out_of_order_bytes_survive_growth_and_consumption() {
         let mut ring = Ring::default();
         ring.push(b"abc");
         ring.write_at(5, b"fgh");

@@ -1,7 +1,7 @@
-//! Time as the caller tells it: nanoseconds since an epoch only the caller knows.
+//! Time as nanoseconds since an epoch that the caller chooses.
 //!
-//! The stack has no clock. Every call that depends on time takes an [`Instant`], so a test or a simulation runs hours in
-//! milliseconds, and a run can be repeated exactly.
+//! The stack has no clock. Every call that depends on time takes an [`Instant`], so that tests and simulations run
+//! hours in milliseconds and are repeatable.
 
 use core::{ops::Add, time::Duration};
 
@@ -11,15 +11,15 @@ pub(crate) const MILLISECOND: u64 = 1_000_000;
 /// Nanoseconds in a second.
 pub(crate) const SECOND: u64 = 1_000 * MILLISECOND;
 
-/// A point in time: nanoseconds since an arbitrary epoch. 64 bits last 584 years.
+/// Point in time: nanoseconds since an arbitrary epoch. 64 bits last 584 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// The epoch itself.
+    /// The epoch.
     pub const ZERO: Self = Self(0);
 
-    /// The time that passed since `earlier`; zero if `earlier` is in fact later.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.nanos_since(earlier))
@@ -42,12 +42,12 @@ impl Add<Duration> for Instant {
     }
 }
 
-/// A span as nanoseconds; one that does not fit 64 bits is 584 years, which is as good as for ever.
+/// Converts a duration to nanoseconds. A duration that exceeds 64 bits becomes 584 years.
 pub(crate) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The earlier of two deadlines, of which either may be missing.
+/// Returns the earlier of two optional deadlines.
 pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),

@@ -1,8 +1,8 @@
-//! UDP: datagrams in and out of a socket (RFC 768, RFC 8200 section 8.1, RFC 8085).
+//! UDP headers and sockets (RFC 768; RFC 8200, section 8.1; RFC 8085).
 //!
-//! Both directions are queues bounded in bytes; a datagram that does not fit is dropped and counted on the way in, and
-//! refused on the way out. A connected socket hears its peer only. Over IPv6 a checksum is required; over IPv4 zero means
-//! that the sender made none.
+//! Each socket has a receive queue and a send queue, both bounded in bytes. A received datagram that does not fit is
+//! dropped and counted; a datagram to send that does not fit is refused. A connected socket receives from its peer
+//! only. IPv6 requires a checksum; over IPv4 zero means that the sender computed none.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
@@ -11,21 +11,21 @@ use smoltcp::wire::{IpProtocol, UdpPacket};
 
 use crate::{error::SocketError, event::Readiness, packet::Checksums};
 
-/// Bytes of a header.
-pub(crate) const HEADER: usize = 8;
-/// Where in the header the checksum is.
+/// Length of a UDP header in bytes.
+pub(crate) const HEADER_LEN: usize = 8;
+/// Offset of the checksum in the header.
 pub(crate) const CHECKSUM_OFFSET: usize = 6;
-/// What an empty datagram costs its queue, in bytes, so that a million of them are not free.
+/// Bytes that each datagram counts in addition to its payload, so that empty datagrams are bounded too.
 const OVERHEAD: usize = 64;
 
-/// Why a datagram was not read.
+/// Reason why a datagram was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
     Length,
     Checksum,
 }
 
-/// Ports and payload of a datagram.
+/// Ports and payload of a received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parsed<'a> {
     pub source_port: u16,
@@ -33,7 +33,7 @@ pub(crate) struct Parsed<'a> {
     pub payload: &'a [u8],
 }
 
-/// Reads a datagram.
+/// Parses a datagram.
 pub(crate) fn parse(bytes: &[u8], source: IpAddr, destination: IpAddr, verify: bool) -> Result<Parsed<'_>, Malformed> {
     let packet = UdpPacket::new_checked(bytes).map_err(|_| Malformed::Length)?;
     if packet.dst_port() == 0 {
@@ -49,7 +49,7 @@ pub(crate) fn parse(bytes: &[u8], source: IpAddr, destination: IpAddr, verify: b
     Ok(Parsed { source_port: packet.src_port(), destination_port: packet.dst_port(), payload: packet.payload() })
 }
 
-/// Writes a datagram into `buffer`, which is exactly as long as it must be.
+/// Writes a datagram into `buffer`, whose length must be exact.
 pub(crate) fn emit(
     buffer: &mut [u8],
     ports: (u16, u16),
@@ -62,16 +62,16 @@ pub(crate) fn emit(
     packet.set_src_port(ports.0);
     packet.set_dst_port(ports.1);
     packet.set_len(len);
-    buffer[HEADER..].copy_from_slice(payload);
+    buffer[HEADER_LEN..].copy_from_slice(payload);
     checksums.fill(buffer, CHECKSUM_OFFSET, IpProtocol::Udp, source, destination);
 }
 
-/// A datagram in a queue.
+/// Datagram in a queue.
 #[derive(Debug)]
 pub(crate) struct Datagram {
-    /// Received: from whom. To send: to whom.
+    /// Source of a received datagram, destination of one to be sent.
     pub peer: SocketAddr,
-    /// The own address it came to, or is to be sent from.
+    /// The host's own address: destination of a received datagram, source of one to be sent.
     pub local: IpAddr,
     pub payload: Box<[u8]>,
 }
@@ -110,9 +110,9 @@ impl Queue {
 /// A UDP socket.
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
-    /// Where it was bound.
+    /// Address that it was bound to.
     pub bound: SocketAddr,
-    /// The same, with the address that it has as long as it is connected.
+    /// Like `bound`; while connected, with the source address that leads to the peer.
     pub local: SocketAddr,
     pub peer: Option<SocketAddr>,
     pub edges: Readiness,
@@ -121,7 +121,7 @@ pub(crate) struct UdpSocket {
     pub shut_write: bool,
     received: Queue,
     outgoing: Queue,
-    refused: bool,
+    send_refused: bool,
     pub receive_limit: usize,
     pub send_limit: usize,
 }
@@ -138,18 +138,18 @@ impl UdpSocket {
             shut_write: false,
             received: Queue::default(),
             outgoing: Queue::default(),
-            refused: false,
+            send_refused: false,
             receive_limit: limit,
             send_limit: limit,
         }
     }
 
-    /// Whether datagrams from `peer` are for this socket.
-    pub(crate) fn hears(&self, peer: SocketAddr) -> bool {
+    /// Returns whether the socket receives datagrams from `peer`.
+    pub(crate) fn accepts_from(&self, peer: SocketAddr) -> bool {
         self.peer.is_none_or(|own| own.ip() == peer.ip() && own.port() == peer.port())
     }
 
-    /// A datagram came; false if there is no room.
+    /// Queues a received datagram. Returns false if it does not fit.
     pub(crate) fn deliver(&mut self, datagram: Datagram) -> bool {
         let fits = !self.shut_read && self.received.push(datagram, self.receive_limit);
         self.edges |= Readiness::READABLE.when(fits);
@@ -164,34 +164,34 @@ impl UdpSocket {
         self.received.datagrams.front()
     }
 
-    /// Queues a datagram to be sent; false if there is no room now.
+    /// Queues a datagram to be sent. Returns false if it does not fit now.
     pub(crate) fn send(&mut self, datagram: Datagram) -> bool {
         let fits = self.outgoing.push(datagram, self.send_limit);
-        self.refused |= !fits;
+        self.send_refused |= !fits;
         fits
     }
 
-    /// The next datagram to send.
+    /// Removes and returns the next datagram to send.
     pub(crate) fn next_outgoing(&mut self) -> Option<Datagram> {
         let datagram = self.outgoing.pop()?;
-        if self.refused && self.has_room() {
-            self.refused = false;
+        if self.send_refused && self.has_room() {
+            self.send_refused = false;
             self.edges |= Readiness::WRITABLE;
         }
         Some(datagram)
     }
 
-    /// Bytes that wait to be read, and to leave.
+    /// Returns the received payload bytes that were not read.
     pub(crate) fn unread(&self) -> usize {
         self.received.payload_bytes()
     }
 
-    /// See [`Self::unread`].
+    /// Returns the payload bytes that were not sent.
     pub(crate) fn unsent(&self) -> usize {
         self.outgoing.payload_bytes()
     }
 
-    pub(crate) fn wants_to_send(&self) -> bool {
+    pub(crate) fn has_output(&self) -> bool {
         !self.outgoing.datagrams.is_empty()
     }
 
@@ -199,7 +199,7 @@ impl UdpSocket {
         self.outgoing.bytes * 2 <= self.send_limit
     }
 
-    /// Something went wrong on the network.
+    /// Records a network error, which the next operation reports.
     pub(crate) fn fail(&mut self, error: SocketError) {
         self.error = Some(error);
         self.edges |= Readiness::ERROR | Readiness::READABLE | Readiness::WRITABLE;
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_bounded_in_bytes_and_room_is_news() {
+    fn queues_are_bounded_and_room_is_an_edge_after_a_refusal() {
         let mut socket = UdpSocket::new("0.0.0.0:53".parse().unwrap(), 10_000);
         assert_eq!((0..100).filter(|_| socket.deliver(datagram(936))).count(), 10);
         assert_eq!((0..100).filter(|_| socket.send(datagram(936))).count(), 10);
@@ -246,13 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_as_each_version_wants_them() {
+    fn checksums_follow_the_rules_of_each_ip_version() {
         let (v4, v6): ((IpAddr, IpAddr), (IpAddr, IpAddr)) = (
             ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()),
             ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap()),
         );
         for addresses in [v4, v6] {
-            let mut bytes = vec![0; HEADER + 3];
+            let mut bytes = vec![0; HEADER_LEN + 3];
             emit(&mut bytes, (5, 6), b"abc", addresses, Checksums::Full);
             assert_eq!(parse(&bytes, addresses.0, addresses.1, true).unwrap().payload, b"abc");
             bytes[8] ^= 1;

@@ -1,15 +1,15 @@
-//! A hierarchical timing wheel: one deadline per key, each operation in constant time.
+//! Hierarchical timing wheel: one deadline per key, each operation in constant time.
 //!
-//! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987). Six levels of 64 slots; a slot of level 0 is
-//! one tick of 2^16 ns (66 us), a slot of level `n` is 64^n ticks, and the last level reaches 52 days. A deadline goes to
-//! the level on which it is the first to differ from the current tick, and moves down a level each time the wheel's hand
-//! reaches its slot; six moves at most.
+//! Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987). There are six levels of 64 slots. A slot
+//! of level 0 is one tick of 2^16 ns (66 us), a slot of level `n` is 64^n ticks, and the last level reaches 52 days.
+//! A deadline is put on the lowest level on which its slot differs from that of the current tick. It moves down a
+//! level each time the wheel reaches its slot, at most six times.
 //!
-//! Deadlines are *lazy*: TCP moves its retransmission timer out with every acknowledgement, so [`Wheel::set`] leaves an
-//! entry where it is when the deadline moves out or is taken back, and [`Wheel::pop`] moves it on, or drops it, when the
-//! old time comes. Only a deadline that moves in is moved at once. (A request and its response set and take back a
-//! deadline or two; that touches the connection's own entry, not those it is linked with.) The lists are linked through the keys, so a key is in the wheel at most once, and
-//! memory is bounded by the number of keys that live.
+//! Deadlines are *lazy*. TCP moves its retransmission timer out with every acknowledgement, so [`Wheel::set`] leaves
+//! an entry in its slot when the deadline moves out or is cancelled. [`Wheel::pop`] relinks or drops the entry when
+//! its old slot is reached. Only a deadline that moves in is relinked at once. A request and its response therefore
+//! touch only the connection's own entry, not its neighbours in the list. The lists are linked through the keys, so a
+//! key is in the wheel at most once, and memory is bounded by the number of live keys.
 
 use slotmap::{Key, SecondaryMap};
 
@@ -19,16 +19,16 @@ const TICK_BITS: u32 = 16;
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 const LEVELS: usize = 6;
-/// One slot of the last level less than a full turn: a deadline a full turn away would look due.
-const FURTHEST: u64 = (1 << (SLOT_BITS as usize * LEVELS)) - (1 << (SLOT_BITS as usize * (LEVELS - 1)));
+/// Largest distance of a slot: one slot of the last level less than a full turn, because a full turn would look due.
+const MAX_TICKS_AHEAD: u64 = (1 << (SLOT_BITS as usize * LEVELS)) - (1 << (SLOT_BITS as usize * (LEVELS - 1)));
 
 #[derive(Clone, Copy, Debug)]
 struct Node<K> {
     previous: K,
     next: K,
-    /// When the key really wants to be woken, if at all; never earlier than where it is linked.
+    /// Deadline of the key, if it has one; never earlier than its slot.
     deadline: Option<Instant>,
-    /// The tick by which it is linked.
+    /// Tick of the slot in which it is linked.
     tick: u64,
     level: u8,
     slot: u8,
@@ -40,23 +40,23 @@ struct Level<K> {
     heads: [K; SLOTS],
 }
 
-/// What one step of the wheel found.
+/// Result of one step of the wheel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step<K> {
-    /// This key's deadline has come; it is no longer in the wheel.
+    /// The deadline of this key has passed; the key was removed.
     Expired(K),
-    /// A key was moved closer to its deadline, or dropped because it has none any more; go on.
+    /// A key moved closer to its deadline, or was dropped because its deadline was cancelled.
     Moved,
     /// Nothing is due.
     Idle,
 }
 
-/// Deadlines by key.
+/// Timing wheel of deadlines by key.
 #[derive(Debug)]
 pub(crate) struct Wheel<K: Key> {
     nodes: SecondaryMap<K, Node<K>>,
     levels: Box<[Level<K>; LEVELS]>,
-    /// The tick the hand is at: everything before it has been dealt with.
+    /// Current tick; everything before it has been processed.
     hand: u64,
 }
 
@@ -66,12 +66,12 @@ impl<K: Key> Wheel<K> {
         Self { nodes: SecondaryMap::new(), levels: Box::new([level; LEVELS]), hand: 0 }
     }
 
-    /// How many keys are in the wheel, those included that took their deadline back.
+    /// Returns the number of keys in the wheel, including those whose deadline was cancelled.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Sets `key`'s deadline, or takes it back.
+    /// Sets or cancels the deadline of `key`.
     pub(crate) fn set(&mut self, key: K, deadline: Option<Instant>) {
         if let Some(node) = self.nodes.get_mut(key) {
             node.deadline = deadline;
@@ -85,12 +85,12 @@ impl<K: Key> Wheel<K> {
         }
     }
 
-    /// Loads what is known of `key`.
-    pub(crate) fn warm(&self, key: K) {
+    /// Loads the entry of `key` into the CPU's cache.
+    pub(crate) fn prefetch(&self, key: K) {
         core::hint::black_box(self.nodes.get(key).map(|node| node.tick));
     }
 
-    /// Takes `key` out.
+    /// Removes `key`.
     pub(crate) fn remove(&mut self, key: K) {
         if self.nodes.contains_key(key) {
             self.unlink(key);
@@ -98,27 +98,27 @@ impl<K: Key> Wheel<K> {
         }
     }
 
-    /// Whether `key` will be looked at by the time `deadline` has passed, for tests.
-    pub(crate) fn covers(&self, key: K, deadline: Instant) -> bool {
+    /// Returns whether `key` will be processed by `deadline`. For tests.
+    pub(crate) fn fires_by(&self, key: K, deadline: Instant) -> bool {
         self.nodes.get(key).is_some_and(|node| {
             node.tick <= tick_at(deadline) && node.deadline.is_some_and(|own| tick_at(own) <= tick_at(deadline))
         })
     }
 
-    /// When [`Wheel::pop`] should next be called. Often earlier than the earliest deadline (an entry has to move down a
-    /// level, or its deadline moved out meanwhile), never later than it by more than a tick.
+    /// Returns when [`Wheel::pop`] should next be called. That may be earlier than the earliest deadline, because an
+    /// entry has to move down a level or its deadline moved out. It is later by at most one tick.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         self.next_slot().map(|(_, _, tick)| Instant(tick << TICK_BITS))
     }
 
-    /// One step: the caller repeats it until it is [`Step::Idle`] or the caller's patience ends.
+    /// Processes one entry. The caller repeats it until it returns [`Step::Idle`] or the caller's budget is spent.
     pub(crate) fn pop(&mut self, now: Instant) -> Step<K> {
         let Some((level, slot, tick)) = self.next_slot() else {
             self.hand = self.hand.max(now.0 >> TICK_BITS);
             return Step::Idle;
         };
         if tick > now.0 >> TICK_BITS {
-            // Not past a slot that is still to come: what hangs there was put in relative to the hand.
+            // The hand must not pass a slot that is not due: entries are linked relative to the hand.
             self.hand = self.hand.max(now.0 >> TICK_BITS);
             return Step::Idle;
         }
@@ -142,7 +142,7 @@ impl<K: Key> Wheel<K> {
         }
     }
 
-    /// The slot the hand reaches next, and the tick at which it does.
+    /// Returns the level and index of the slot that the hand reaches next, and its tick.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
         let mut earliest: Option<(usize, usize, u64)> = None;
         for (number, level) in self.levels.iter().enumerate() {
@@ -154,7 +154,7 @@ impl<K: Key> Wheel<K> {
             let ahead = level.occupied.rotate_right((hand % SLOTS as u64) as u32).trailing_zeros();
             let slot = (hand + u64::from(ahead)) % SLOTS as u64;
             let tick = ((hand + u64::from(ahead)) << shift).max(self.hand);
-            // On a tie the higher level first: what it holds may belong before the lower level's.
+            // On a tie the higher level comes first: its entries may belong before those of the lower level.
             if earliest.is_none_or(|(_, _, best)| tick <= best) {
                 earliest = Some((number, slot as usize, tick));
             }
@@ -163,7 +163,7 @@ impl<K: Key> Wheel<K> {
     }
 
     fn link(&mut self, key: K, deadline: Instant) {
-        let tick = tick_at(deadline).clamp(self.hand, self.hand + FURTHEST);
+        let tick = tick_at(deadline).clamp(self.hand, self.hand + MAX_TICKS_AHEAD);
         let differing = (tick ^ self.hand) | 1;
         let level = ((63 - differing.leading_zeros()) / SLOT_BITS).min(LEVELS as u32 - 1) as usize;
         let slot = ((tick >> (SLOT_BITS as usize * level)) % SLOTS as u64) as usize;
@@ -194,7 +194,7 @@ impl<K: Key> Wheel<K> {
     }
 }
 
-/// The first tick at which `deadline` has passed.
+/// Returns the first tick at which `deadline` has passed.
 const fn tick_at(deadline: Instant) -> u64 {
     (deadline.0 >> TICK_BITS) + (deadline.0 & ((1 << TICK_BITS) - 1) != 0) as u64
 }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_comes_on_time_and_once() {
+    fn a_deadline_expires_on_time_and_once() {
         let mut keys = SlotMap::new();
         let key = keys.insert(());
         let mut wheel = Wheel::new();
@@ -248,19 +248,19 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_beyond_the_reach_is_kept() {
+    fn a_deadline_beyond_the_last_level_expires_on_time() {
         let mut keys = SlotMap::new();
         let key = keys.insert(());
         let mut wheel = Wheel::new();
-        wheel.set(key, Some(Instant(3 * FURTHEST * TICK)));
-        assert!(expired(&mut wheel, Instant(2 * FURTHEST * TICK)).is_empty());
-        assert_eq!(expired(&mut wheel, Instant(3 * FURTHEST * TICK)), [key]);
+        wheel.set(key, Some(Instant(3 * MAX_TICKS_AHEAD * TICK)));
+        assert!(expired(&mut wheel, Instant(2 * MAX_TICKS_AHEAD * TICK)).is_empty());
+        assert_eq!(expired(&mut wheel, Instant(3 * MAX_TICKS_AHEAD * TICK)), [key]);
     }
 
     proptest! {
-        /// Against a list: set, move and remove deadlines, let time pass by what the wheel itself asks for.
+        /// Compares the wheel with a map: sets, moves and removes deadlines, and advances the time.
         #[test]
-        fn agrees_with_a_list(operations in prop::collection::vec((0_usize..20, 0_u64..4, 0_u64..1 << 40, 0_u64..1 << 34), 1..200)) {
+        fn the_wheel_agrees_with_a_map(operations in prop::collection::vec((0_usize..20, 0_u64..4, 0_u64..1 << 40, 0_u64..1 << 34), 1..200)) {
             let mut slots = SlotMap::new();
             let keys: Vec<DefaultKey> = (0..20).map(|_| slots.insert(())).collect();
             let mut wheel = Wheel::new();

@@ -1,6 +1,5 @@
-//! The fuzz targets, fed with random bytes: some hundred cases each by default, for minutes with `ABEY_FUZZ_SECONDS`. A
-//! case that failed is run alone with `ABEY_SEED`; what a coverage-guided fuzzer found is kept in `fuzz/found` and run
-//! first.
+//! Fuzz targets with random bytes: 800 cases each by default, or as many as fit into `ABEY_FUZZ_SECONDS`. `ABEY_SEED`
+//! runs one case alone. Inputs that a coverage-guided fuzzer stored in `fuzz/found` run first.
 
 mod common;
 mod targets;
@@ -8,8 +7,8 @@ mod targets;
 use abey_tcpip::Counters;
 use rand::{Rng, RngExt};
 
-/// Runs `target` on cases made from seeds. Together they must make each counter of `reached` count: what is not reached is
-/// not tested.
+/// Runs `target` on cases that are generated from seeds. Together they must increment each counter in `reached`,
+/// which shows that the code behind it is tested.
 fn fuzz(name: &str, target: impl Fn(&[u8]) -> Counters, reached: &[&str]) {
     let found = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/found").join(name);
     for case in std::fs::read_dir(found).into_iter().flatten().flatten() {
@@ -37,14 +36,14 @@ fn fuzz(name: &str, target: impl Fn(&[u8]) -> Counters, reached: &[&str]) {
     }
     eprintln!("{name}: {} cases in {:?}", seed - first, begun.elapsed());
     for (counter, value) in total.iter() {
-        assert!(value > 0 || !reached.contains(&counter), "{counter} never counted");
+        assert!(value > 0 || !reached.contains(&counter), "{counter} stayed zero");
         if std::env::var_os("ABEY_TRACE").is_some() {
             eprintln!("{counter} {value}");
         }
     }
 }
 
-/// The bytes of a case.
+/// Generates the input of a case.
 fn case(seed: u64) -> Vec<u8> {
     let mut random = common::random_seed(seed);
     let mut bytes = vec![0; random.random_range(1..2000)];

@@ -1,8 +1,8 @@
-//! Whatever comes in: no panic, no memory beyond the limits, and nothing left behind.
+//! Invalid input must not cause a panic, exceed the memory limits or leave state behind.
 //!
-//! Three kinds of input, mixed with what an application does: bytes of no meaning; good frames with some bytes changed
-//! (and the checksums put right, so that the changes get past them); segments of a live connection with fields chosen
-//! to be near what matters. Transport checksums are not verified here, so that nothing is filtered out before it hurts.
+//! Three kinds of input are mixed with calls of the application: random bytes, valid frames with some changed bytes
+//! and corrected checksums, and segments of a live connection with field values close to the valid ones. Transport
+//! checksums are not verified, so that no input is filtered out early.
 
 mod common;
 
@@ -25,9 +25,9 @@ const ACK: u8 = 16;
 #[derive(Clone, Debug)]
 enum Step {
     Bytes(Vec<u8>),
-    /// An IP packet of protocol and payload; version 6 if set.
+    /// IP packet with this protocol and payload; IPv6 if the flag is set.
     Packet(bool, u8, Vec<u8>),
-    /// A segment; numbers relative to what each side expects.
+    /// TCP segment with sequence numbers relative to the expected ones.
     Segment {
         flags: u8,
         seq: i32,
@@ -37,8 +37,8 @@ enum Step {
         options: Vec<u8>,
         port: u16,
     },
-    /// The last frame the stack itself sent, turned around, with changes.
-    Mirror(Vec<(usize, u8)>),
+    /// The last frame of the stack with source and destination swapped and some bytes changed.
+    Reflect(Vec<(usize, u8)>),
     Burst(Vec<(i32, usize)>),
     Read(usize),
     Write(usize),
@@ -51,7 +51,7 @@ enum Step {
     Send,
 }
 
-fn near() -> impl Strategy<Value = i32> {
+fn around_zero() -> impl Strategy<Value = i32> {
     prop_oneof![4 => Just(0), 2 => -3..4, 2 => -3000..3000, 1 => Just(65_535), 1 => any::<i32>()]
 }
 
@@ -66,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
         any::<[u8; 16]>().prop_map(|blocks| [&[1, 1, 5, 18], &blocks[..]].concat()),
     ];
     let flags = prop_oneof![6 => Just(ACK), 2 => Just(SYN), 1 => Just(ACK | 1), 1 => Just(4), 1 => any::<u8>()];
-    let segment = (flags, near(), near(), any::<u16>(), 0..1500_usize, options, 4000..4004_u16).prop_map(
+    let segment = (flags, around_zero(), around_zero(), any::<u16>(), 0..1500_usize, options, 4000..4004_u16).prop_map(
         |(flags, seq, ack, window, len, options, port)| Step::Segment { flags, seq, ack, window, len, options, port },
     );
     prop_oneof![
@@ -74,8 +74,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (any::<bool>(), prop_oneof![Just(1), Just(6), Just(17), Just(58), Just(0), Just(44), any::<u8>()], bytes(120))
             .prop_map(|(v6, protocol, payload)| Step::Packet(v6, protocol, payload)),
         20 => segment,
-        5 => prop::collection::vec((0..120_usize, any::<u8>()), 0..4).prop_map(Step::Mirror),
-        4 => prop::collection::vec((near(), 0..1400_usize), 1..20).prop_map(Step::Burst),
+        5 => prop::collection::vec((0..120_usize, any::<u8>()), 0..4).prop_map(Step::Reflect),
+        4 => prop::collection::vec((around_zero(), 0..1400_usize), 1..20).prop_map(Step::Burst),
         3 => (0..20_000_usize).prop_map(Step::Read),
         3 => (0..20_000_usize).prop_map(Step::Write),
         1 => any::<bool>().prop_map(Step::Close),
@@ -88,17 +88,17 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-struct Bench {
+struct Harness {
     script: Script,
     listener: SocketId,
     datagrams: SocketId,
     streams: Vec<SocketId>,
-    /// What the stack sent last, and the numbers in it: the next to expect from it, the next it expects.
+    /// Last frame of the stack, and its sequence numbers: the next one it sends, the next one it expects.
     last: Vec<u8>,
     expected: (u32, u32),
 }
 
-impl Bench {
+impl Harness {
     fn new() -> Self {
         let mut script = Script::new(|settings| {
             settings.receive_buffer = RECEIVE;
@@ -113,16 +113,16 @@ impl Bench {
         let listener = script.stack.listen("[::]:80".parse().unwrap(), 3).unwrap();
         let datagrams = script.stack.bind("[::]:53".parse().unwrap()).unwrap();
         script.initial = Some(0);
-        let mut bench = Self { script, listener, datagrams, streams: Vec::new(), last: Vec::new(), expected: (0, 0) };
-        // One connection lives from the start.
+        let mut harness = Self { script, listener, datagrams, streams: Vec::new(), last: Vec::new(), expected: (0, 0) };
+        // One connection is established at the start.
         for (flags, seq) in [(SYN, 0), (ACK, 0)] {
-            let frame = bench.segment(flags, (seq, 0), 60_000, 0, &[], 4000);
-            bench.inject(&frame);
-            bench.send();
+            let frame = harness.segment(flags, (seq, 0), 60_000, 0, &[], 4000);
+            harness.inject(&frame);
+            harness.send();
         }
-        bench.step(Step::Accept);
-        assert_eq!(bench.streams.len(), 1);
-        bench
+        harness.step(Step::Accept);
+        assert_eq!(harness.streams.len(), 1);
+        harness
     }
 
     fn stack(&mut self) -> &mut Stack {
@@ -142,7 +142,7 @@ impl Bench {
         let mut out = Frames::default();
         let now = self.script.at();
         let sent = self.stack().poll_transmit_burst(now, &mut out, 4096);
-        assert!(sent < 4096, "this is more than all queues together hold");
+        assert!(sent < 4096, "more frames than all queues hold");
         for frame in out.frames {
             assert!(frame.len() <= self.stack().frame_capacity());
             if frame.len() >= 54 && frame[12..14] == [8, 0] && frame[23] == 6 {
@@ -156,7 +156,7 @@ impl Bench {
         }
     }
 
-    /// A segment of the connection from `port`, whatever its state.
+    /// Builds a segment of the connection from `port`, whatever its state.
     fn segment(
         &self,
         flags: u8,
@@ -225,7 +225,7 @@ impl Bench {
                 let frame = self.segment(flags, (seq, ack), window, len, &options, port);
                 self.inject(&frame);
             }
-            Step::Mirror(changes) => self.mirror(&changes),
+            Step::Reflect(changes) => self.reflect(&changes),
             Step::Burst(segments) => {
                 let frames: Vec<_> =
                     segments.iter().map(|&(seq, len)| self.segment(16, (seq, 0), 60_000, len, &[], 4000)).collect();
@@ -282,7 +282,7 @@ impl Bench {
         self.check();
     }
 
-    fn mirror(&mut self, changes: &[(usize, u8)]) {
+    fn reflect(&mut self, changes: &[(usize, u8)]) {
         let mut frame = self.last.clone();
         if frame.len() < 54 || frame[12..14] != [8, 0] {
             return;
@@ -302,7 +302,7 @@ impl Bench {
         self.inject(&frame);
     }
 
-    /// The limits hold.
+    /// Checks the limits.
     fn check(&mut self) {
         let ids: Vec<_> = self.streams.iter().copied().chain([self.datagrams, self.listener]).collect();
         let stack = &self.script.stack;
@@ -312,13 +312,14 @@ impl Bench {
         assert!(stack.timer_count() <= stack.socket_count());
         assert!(stack.neighbor_count() <= NEIGHBORS);
         for id in ids {
-            // Rings are powers of two; the scoreboard has a record of 24 bytes for each of the segments in flight.
+            // Rings have a power of two as their size; the scoreboard has an entry of 24 bytes for each segment in
+            // flight.
             let memory = stack.memory(id).unwrap();
             assert!(memory <= 2 * RECEIVE + 2 * SEND + 32 * SEND / 10 + 8192, "{memory}");
         }
     }
 
-    /// Closes everything; nothing may be left.
+    /// Closes all sockets and checks that no state is left.
     fn finish(mut self) {
         if std::env::var_os("ABEY_TRACE").is_some() {
             for (name, value) in self.stack().counters().iter().filter(|(_, value)| *value > 0) {
@@ -345,7 +346,7 @@ impl Bench {
     }
 }
 
-/// `ABEY_CASES` runs more of them.
+/// Returns the number of cases, from `ABEY_CASES`.
 fn cases() -> u32 {
     std::env::var("ABEY_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(400)
 }
@@ -354,11 +355,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
-    fn nothing_that_comes_in_does_harm(steps in prop::collection::vec(step(), 1..250)) {
-        let mut bench = Bench::new();
+    fn invalid_input_does_no_harm(steps in prop::collection::vec(step(), 1..250)) {
+        let mut harness = Harness::new();
         for step in steps {
-            bench.step(step);
+            harness.step(step);
         }
-        bench.finish();
+        harness.finish();
     }
 }

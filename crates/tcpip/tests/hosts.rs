@@ -1,16 +1,16 @@
-//! What a host does beside TCP: ARP, neighbour discovery, ICMP, UDP, checksum offloads.
+//! Host functions other than TCP: ARP, neighbour discovery, ICMP, UDP and checksum offloads.
 
 mod common;
 
 use abey_tcpip::{ChecksumToFill, Frames, Instant, IoError, OpenError, Readiness, Resolution, SocketError, Stack};
-use common::{Impairment, MILLISECOND, SECOND, World, settings, stack};
+use common::{Impairment, MILLISECOND, Network, SECOND, settings, stack};
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv6Packet,
     IpProtocol, Ipv4Packet, Ipv6Packet, NdiscNeighborFlags, checksum,
 };
 
 const NOW: Instant = Instant(SECOND);
-const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+const OTHER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 fn host() -> Stack {
@@ -26,14 +26,14 @@ fn sent(stack: &mut Stack) -> Vec<Vec<u8>> {
 fn arp(operation: ArpOperation, from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
     let repr = ArpRepr::EthernetIpv4 {
         operation,
-        source_hardware_addr: EthernetAddress(STRANGER),
+        source_hardware_addr: EthernetAddress(OTHER_MAC),
         source_protocol_addr: from.into(),
         target_hardware_addr: EthernetAddress([0; 6]),
         target_protocol_addr: to.into(),
     };
     let mut frame = vec![0; 14 + repr.buffer_len()];
     let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
-    ethernet.set_src_addr(EthernetAddress(STRANGER));
+    ethernet.set_src_addr(EthernetAddress(OTHER_MAC));
     ethernet.set_dst_addr(EthernetAddress::BROADCAST);
     ethernet.set_ethertype(EthernetProtocol::Arp);
     repr.emit(&mut ArpPacket::new_unchecked(&mut frame[14..]));
@@ -41,7 +41,7 @@ fn arp(operation: ArpOperation, from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
 }
 
 fn v4(destination: [u8; 4], protocol: u8, payload: &[u8], change: impl FnOnce(&mut Ipv4Packet<&mut [u8]>)) -> Vec<u8> {
-    let mut frame = [&OWN[..], &STRANGER, &[8, 0, 0x45, 0]].concat();
+    let mut frame = [&OWN[..], &OTHER_MAC, &[8, 0, 0x45, 0]].concat();
     frame.extend((20 + payload.len() as u16).to_be_bytes());
     frame.extend([0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 9]);
     frame.extend(destination);
@@ -55,7 +55,7 @@ fn v4(destination: [u8; 4], protocol: u8, payload: &[u8], change: impl FnOnce(&m
 fn v6(source: &str, destination: &str, next: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
     let address = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap();
     let (source, destination) = (address(source), address(destination));
-    let mut frame = [&OWN[..], &STRANGER, &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();
+    let mut frame = [&OWN[..], &OTHER_MAC, &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();
     if destination.is_multicast() {
         frame[..6].copy_from_slice(&[0x33, 0x33, 0xff, 0, 0, 1]);
     }
@@ -71,7 +71,7 @@ fn v6(source: &str, destination: &str, next: u8, hop_limit: u8, payload: &[u8]) 
 }
 
 #[test]
-fn arp_is_answered_for_own_addresses_only() {
+fn arp_is_answered_for_the_hosts_own_addresses_only() {
     let mut host = host();
     host.handle_frame(NOW, &arp(ArpOperation::Request, [10, 0, 0, 9], [10, 0, 0, 5]));
     assert!(sent(&mut host).is_empty() && host.neighbor_count() == 0);
@@ -79,7 +79,7 @@ fn arp_is_answered_for_own_addresses_only() {
         host.handle_frame(NOW, &arp(ArpOperation::Request, asker, [10, 0, 0, 1]));
         let answers = sent(&mut host);
         assert_eq!(answers.len(), 1);
-        assert_eq!(answers[0][..6], STRANGER);
+        assert_eq!(answers[0][..6], OTHER_MAC);
         let repr = ArpRepr::parse(&ArpPacket::new_checked(&answers[0][14..]).unwrap()).unwrap();
         let ArpRepr::EthernetIpv4 { operation, source_hardware_addr, source_protocol_addr, .. } = repr else {
             panic!("{repr}")
@@ -87,11 +87,11 @@ fn arp_is_answered_for_own_addresses_only() {
         assert_eq!((operation, source_hardware_addr.0), (ArpOperation::Reply, OWN));
         assert_eq!(source_protocol_addr.octets(), [10, 0, 0, 1]);
     }
-    // Who asked us is known, and nobody else; an answer that nobody asked for makes no entry.
+    // Only the sender of the request was recorded: an unsolicited reply adds no entry.
     assert_eq!(host.neighbor_count(), 1);
     host.handle_frame(NOW, &arp(ArpOperation::Reply, [10, 0, 0, 8], [10, 0, 0, 1]));
     assert_eq!(host.neighbor_count(), 1);
-    // Someone who claims our own address, and a packet cut short.
+    // A request from the host's own address, and a truncated packet.
     host.handle_frame(NOW, &arp(ArpOperation::Request, [10, 0, 0, 1], [10, 0, 0, 1]));
     host.handle_frame(NOW, &arp(ArpOperation::Request, [10, 0, 0, 9], [10, 0, 0, 1])[..30]);
     assert_eq!((host.counters().neighbor_in_errors, sent(&mut host).len()), (2, 0));
@@ -102,7 +102,7 @@ fn neighbour_solicitations_are_answered_if_they_crossed_no_router() {
     let mut host = host();
     let mut body = vec![135, 0, 0, 0, 0, 0, 0, 0];
     body.extend("fd00::1".parse::<std::net::Ipv6Addr>().unwrap().octets());
-    let solicit = [&body[..], &[1, 1], &STRANGER].concat();
+    let solicit = [&body[..], &[1, 1], &OTHER_MAC].concat();
     host.handle_frame(NOW, &v6("fd00::9", "ff02::1:ff00:1", 58, 254, &solicit));
     assert_eq!((sent(&mut host).len(), host.counters().neighbor_in_errors), (0, 1));
     host.handle_frame(NOW, &v6("fd00::9", "ff02::1:ff00:1", 58, 255, &solicit));
@@ -110,9 +110,9 @@ fn neighbour_solicitations_are_answered_if_they_crossed_no_router() {
     let packet = Ipv6Packet::new_checked(&answer[14..]).unwrap();
     let icmp = Icmpv6Packet::new_checked(packet.payload()).unwrap();
     assert!(icmp.verify_checksum(&packet.src_addr(), &packet.dst_addr()));
-    assert_eq!((packet.hop_limit(), answer[..6].to_vec()), (255, STRANGER.to_vec()));
+    assert_eq!((packet.hop_limit(), answer[..6].to_vec()), (255, OTHER_MAC.to_vec()));
     assert_eq!(icmp.neighbor_flags(), NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE);
-    // RFC 4862: someone asks whether the address is free. All must hear that it is not.
+    // Duplicate address detection (RFC 4862): the answer is sent to all nodes.
     host.handle_frame(NOW, &v6("::", "ff02::1:ff00:1", 58, 255, &body));
     let answer = sent(&mut host).remove(0);
     assert_eq!(answer[..6], [0x33, 0x33, 0, 0, 0, 1]);
@@ -127,8 +127,8 @@ fn echo_requests_are_answered_at_a_limited_rate() {
     let mut own = settings(1);
     own.icmp_rate = 10;
     let mut host = stack(own, 7);
-    host.insert_neighbor(NOW, [10, 0, 0, 9].into(), STRANGER);
-    host.insert_neighbor(NOW, "fd00::9".parse().unwrap(), STRANGER);
+    host.insert_neighbor(NOW, [10, 0, 0, 9].into(), OTHER_MAC);
+    host.insert_neighbor(NOW, "fd00::9".parse().unwrap(), OTHER_MAC);
     let mut echo = vec![8, 0, 0, 0, 0x12, 0x34, 0, 1, b'a', b'b', b'c'];
     Icmpv4Packet::new_unchecked(&mut echo[..]).fill_checksum();
     host.handle_frame(NOW, &v4([10, 0, 0, 1], 1, &echo, |_| ()));
@@ -143,7 +143,7 @@ fn echo_requests_are_answered_at_a_limited_rate() {
         host.handle_frame(NOW, &v4([10, 0, 0, 1], 1, &echo, |_| ()));
     }
     assert_eq!((sent(&mut host).len(), host.counters().icmp_out_rate_limited), (8, 12));
-    // A request to all is not answered, and neither is one with a wrong checksum.
+    // A request to a broadcast address is not answered, and neither is one with a wrong checksum.
     host.handle_frame(Instant(2 * SECOND), &v4([10, 0, 0, 255], 1, &echo, |_| ()));
     echo[8] ^= 1;
     host.handle_frame(Instant(2 * SECOND), &v4([10, 0, 0, 1], 1, &echo, |_| ()));
@@ -151,7 +151,7 @@ fn echo_requests_are_answered_at_a_limited_rate() {
 }
 
 #[test]
-fn fragments_martians_and_strangers_are_counted() {
+fn fragments_martians_and_other_hosts_frames_are_counted() {
     let mut host = host();
     host.handle_frame(NOW, &v4([10, 0, 0, 1], 17, &[0; 16], |packet| packet.set_more_frags(true)));
     host.handle_frame(NOW, &v4([10, 0, 0, 1], 17, &[0; 16], |packet| packet.set_frag_offset(8)));
@@ -171,61 +171,61 @@ fn fragments_martians_and_strangers_are_counted() {
     assert!(sent(&mut host).is_empty());
 }
 
-fn world() -> World {
+fn network() -> Network {
     let impairment = Impairment { delay: MILLISECOND, ..Impairment::default() };
-    World::new([stack(settings(1), 1), stack(settings(2), 2)], impairment, 1)
+    Network::new([stack(settings(1), 1), stack(settings(2), 2)], impairment, 1)
 }
 
 #[test]
-fn datagrams_go_both_ways_and_connected_sockets_hear_their_peer_only() {
-    let mut world = world();
+fn datagrams_go_both_ways_and_connected_sockets_receive_from_their_peer_only() {
+    let mut network = network();
     for (to, from) in [("10.0.0.2:53", "10.0.0.1"), ("[fd00::2]:53", "fd00::1")] {
-        let server = world.hosts[1].bind("[::]:53".parse().unwrap()).unwrap();
+        let server = network.hosts[1].bind("[::]:53".parse().unwrap()).unwrap();
         assert_eq!(
-            world.hosts[1].bind("[::]:53".parse().unwrap()),
+            network.hosts[1].bind("[::]:53".parse().unwrap()),
             Err(OpenError::AddressInUse("[::]:53".parse().unwrap()))
         );
-        let client = world.hosts[0].bind("[::]:0".parse().unwrap()).unwrap();
-        assert_eq!(world.hosts[0].send_to(client, b"x", None), Err(IoError::NotConnected));
+        let client = network.hosts[0].bind("[::]:0".parse().unwrap()).unwrap();
+        assert_eq!(network.hosts[0].send_to(client, b"x", None), Err(IoError::NotConnected));
         assert!(matches!(
-            world.hosts[0].send_to(client, &[0; 1473], Some(to.parse().unwrap())),
+            network.hosts[0].send_to(client, &[0; 1473], Some(to.parse().unwrap())),
             Err(IoError::MessageTooLong(_))
         ));
-        world.hosts[0].send_to(client, b"question", Some(to.parse().unwrap())).unwrap();
-        world.run(10 * MILLISECOND);
+        network.hosts[0].send_to(client, b"question", Some(to.parse().unwrap())).unwrap();
+        network.run(10 * MILLISECOND);
         let mut buffer = [0; 100];
-        let (len, peer, own) = world.hosts[1].recv_from(server, &mut buffer).unwrap();
+        let (len, peer, own) = network.hosts[1].recv_from(server, &mut buffer).unwrap();
         assert_eq!((&buffer[..len], peer.ip().to_string().as_str()), (&b"question"[..], from));
         assert_eq!(own, to.parse::<std::net::SocketAddr>().unwrap().ip());
-        assert_eq!(world.hosts[1].recv_from(server, &mut buffer), Err(IoError::WouldBlock));
-        // The client listens to somebody else now.
+        assert_eq!(network.hosts[1].recv_from(server, &mut buffer), Err(IoError::WouldBlock));
+        // The client connects to another peer.
         let other = if to.starts_with('[') { "[fd00::3]:53" } else { "10.0.0.3:53" };
-        world.hosts[0].connect_datagram(client, Some(other.parse().unwrap())).unwrap();
-        world.hosts[1].send_to(server, b"answer", Some(peer)).unwrap();
-        world.run(10 * MILLISECOND);
-        assert_eq!(world.hosts[0].recv_from(client, &mut buffer), Err(IoError::WouldBlock));
-        world.hosts[0].connect_datagram(client, Some(to.parse().unwrap())).unwrap();
-        world.hosts[1].send_to(server, b"answer", Some(peer)).unwrap();
-        world.run(10 * MILLISECOND);
-        assert_eq!(world.hosts[0].peek_from(client, &mut buffer).unwrap().0, 6);
-        assert_eq!(world.hosts[0].recv_from(client, &mut buffer).unwrap().0, 6);
-        // Nobody there any more: the peer's host says so.
-        let now = world.at();
-        world.hosts[1].close(now, server).unwrap();
-        world.hosts[0].send_to(client, b"question", None).unwrap();
-        world.run(10 * MILLISECOND);
-        assert!(world.hosts[0].readiness(client).contains(Readiness::ERROR));
-        assert_eq!(world.hosts[0].recv_from(client, &mut buffer), Err(IoError::Network(SocketError::Refused)));
-        world.hosts[0].close(now, client).unwrap();
+        network.hosts[0].connect_datagram(client, Some(other.parse().unwrap())).unwrap();
+        network.hosts[1].send_to(server, b"answer", Some(peer)).unwrap();
+        network.run(10 * MILLISECOND);
+        assert_eq!(network.hosts[0].recv_from(client, &mut buffer), Err(IoError::WouldBlock));
+        network.hosts[0].connect_datagram(client, Some(to.parse().unwrap())).unwrap();
+        network.hosts[1].send_to(server, b"answer", Some(peer)).unwrap();
+        network.run(10 * MILLISECOND);
+        assert_eq!(network.hosts[0].peek_from(client, &mut buffer).unwrap().0, 6);
+        assert_eq!(network.hosts[0].recv_from(client, &mut buffer).unwrap().0, 6);
+        // The socket is closed; its host answers with port unreachable.
+        let now = network.at();
+        network.hosts[1].close(now, server).unwrap();
+        network.hosts[0].send_to(client, b"question", None).unwrap();
+        network.run(10 * MILLISECOND);
+        assert!(network.hosts[0].readiness(client).contains(Readiness::ERROR));
+        assert_eq!(network.hosts[0].recv_from(client, &mut buffer), Err(IoError::Network(SocketError::Refused)));
+        network.hosts[0].close(now, client).unwrap();
     }
 }
 
 #[test]
-fn a_connected_socket_leaves_its_address_to_others() {
-    let mut world = world();
+fn a_connected_socket_releases_its_bound_address() {
+    let mut network = network();
     let at = |text: &str| text.parse::<std::net::SocketAddr>().unwrap();
-    let clients = [7000, 7001].map(|port| world.hosts[0].bind(at(&format!("10.0.0.1:{port}"))).unwrap());
-    let server = &mut world.hosts[1];
+    let clients = [7000, 7001].map(|port| network.hosts[0].bind(at(&format!("10.0.0.1:{port}"))).unwrap());
+    let server = &mut network.hosts[1];
     let first = server.bind(at("0.0.0.0:53")).unwrap();
     server.connect_datagram(first, Some(at("10.0.0.1:7000"))).unwrap();
     assert_eq!(server.local_addr(first), Ok(at("10.0.0.2:53")));
@@ -233,43 +233,43 @@ fn a_connected_socket_leaves_its_address_to_others() {
     let same = server.connect_datagram(second, Some(at("10.0.0.1:7000")));
     assert_eq!(same, Err(IoError::AddressInUse(at("10.0.0.2:53"))));
     for client in clients {
-        world.hosts[0].send_to(client, b"hello", Some(at("10.0.0.2:53"))).unwrap();
+        network.hosts[0].send_to(client, b"hello", Some(at("10.0.0.2:53"))).unwrap();
     }
-    world.run(10 * MILLISECOND);
+    network.run(10 * MILLISECOND);
     for (socket, port) in [(first, 7000), (second, 7001)] {
-        let peer = world.hosts[1].receive_with(socket, false, |message| (message.peer.port(), message.payload.len()));
+        let peer = network.hosts[1].receive_with(socket, false, |message| (message.peer.port(), message.payload.len()));
         assert_eq!(peer, Ok((port, 5)));
-        assert_eq!(world.hosts[1].recv_from(socket, &mut [0; 8]), Err(IoError::WouldBlock));
+        assert_eq!(network.hosts[1].recv_from(socket, &mut [0; 8]), Err(IoError::WouldBlock));
     }
-    // The other one has the address; when it is gone, it can be taken back.
-    let server = &mut world.hosts[1];
+    // The other socket has the address. After it is closed, the first one can bind it again.
+    let server = &mut network.hosts[1];
     server.connect_datagram(first, None).unwrap();
     assert_eq!(server.local_addr(first), Ok(at("0.0.0.0:53")));
     server.close(NOW, second).unwrap();
     server.connect_datagram(first, None).unwrap();
     let from_other = server.send_from(first, b"x", Some(at("10.0.0.1:7000")), Some([10, 0, 0, 3].into()));
     assert_eq!(from_other, Err(IoError::NoRoute([10, 0, 0, 1].into())));
-    world.hosts[0].send_to(clients[0], b"", Some(at("10.0.0.2:53"))).unwrap();
-    world.run(10 * MILLISECOND);
-    assert_eq!(world.hosts[1].next_datagram_bytes(first), Ok(Some(0)));
+    network.hosts[0].send_to(clients[0], b"", Some(at("10.0.0.2:53"))).unwrap();
+    network.run(10 * MILLISECOND);
+    assert_eq!(network.hosts[1].next_datagram_bytes(first), Ok(Some(0)));
 }
 
 #[test]
-fn a_neighbour_that_is_not_there_is_given_up() {
-    let mut world = world();
-    let client = world.hosts[0].bind("0.0.0.0:0".parse().unwrap()).unwrap();
-    world.hosts[0].send_to(client, b"x", Some("10.0.0.99:9".parse().unwrap())).unwrap();
-    let now = world.at();
-    let stream = world.hosts[0].connect(now, "10.0.0.98:9".parse().unwrap()).unwrap();
+fn unresolved_neighbours_are_removed() {
+    let mut network = network();
+    let client = network.hosts[0].bind("0.0.0.0:0".parse().unwrap()).unwrap();
+    network.hosts[0].send_to(client, b"x", Some("10.0.0.99:9".parse().unwrap())).unwrap();
+    let now = network.at();
+    let stream = network.hosts[0].connect(now, "10.0.0.98:9".parse().unwrap()).unwrap();
     assert_eq!(
-        world.hosts[0].send_to(client, b"x", Some("192.0.2.1:9".parse().unwrap())),
+        network.hosts[0].send_to(client, b"x", Some("192.0.2.1:9".parse().unwrap())),
         Err(IoError::NoRoute([192, 0, 2, 1].into()))
     );
-    world.run(10 * SECOND);
-    let counters = world.hosts[0].counters();
+    network.run(10 * SECOND);
+    let counters = network.hosts[0].counters();
     assert_eq!((counters.neighbor_solicitations, counters.neighbor_failures), (6, 2));
-    assert_eq!(world.hosts[0].take_error(stream), Ok(Some(SocketError::HostUnreachable)));
-    assert_eq!((world.hosts[0].neighbor_count(), world.hosts[0].poll_timeout()), (0, None));
+    assert_eq!(network.hosts[0].take_error(stream), Ok(Some(SocketError::HostUnreachable)));
+    assert_eq!((network.hosts[0].neighbor_count(), network.hosts[0].poll_timeout()), (0, None));
 }
 
 #[test]
@@ -282,30 +282,30 @@ fn with_external_resolution_the_caller_is_asked() {
     assert!(sent(&mut host).is_empty());
     assert_eq!(host.poll_neighbor_request(), Some([10, 0, 0, 9].into()));
     assert_eq!(host.poll_neighbor_request(), None);
-    host.insert_neighbor(NOW, [10, 0, 0, 9].into(), STRANGER);
+    host.insert_neighbor(NOW, [10, 0, 0, 9].into(), OTHER_MAC);
     let frames = sent(&mut host);
-    assert_eq!((frames.len(), frames[0][..6].to_vec()), (1, STRANGER.to_vec()));
+    assert_eq!((frames.len(), frames[0][..6].to_vec()), (1, OTHER_MAC.to_vec()));
     host.abort(NOW, id).unwrap();
 }
 
 #[test]
-fn what_the_caller_says_of_a_neighbour_is_believed_for_a_time_and_its_failure_at_once() {
+fn external_answers_expire_and_failures_take_effect_at_once() {
     let mut own = settings(1);
     own.resolution = Resolution::External;
     let mut host = stack(own, 7);
     let address = [10, 0, 0, 9].into();
-    host.answer_neighbor(NOW, address, STRANGER);
-    assert_eq!(host.neighbor_count(), 0, "nobody asked");
+    host.answer_neighbor(NOW, address, OTHER_MAC);
+    assert_eq!(host.neighbor_count(), 0, "not requested");
     let (stream, to) = (host.connect(NOW, "10.0.0.9:80".parse().unwrap()).unwrap(), "10.0.0.9:80".parse().unwrap());
     assert!(sent(&mut host).is_empty());
     assert_eq!(host.poll_neighbor_request(), Some(address));
-    host.answer_neighbor(NOW, address, STRANGER);
-    assert_eq!(sent(&mut host)[0][..6], STRANGER);
+    host.answer_neighbor(NOW, address, OTHER_MAC);
+    assert_eq!(sent(&mut host)[0][..6], OTHER_MAC);
     let local = host.local_addr(stream).unwrap();
     assert!(host.has_flow(local, to) && host.has_flow_at(local.port()) && !host.has_flow_at(local.port() ^ 1));
     host.abort(NOW, stream).unwrap();
     assert!(!host.has_flow(local, to) && !host.has_flow_at(local.port()));
-    // A packet half a minute later asks again, and goes meanwhile.
+    // Half a minute later the next packet triggers a new request and is sent to the known address.
     let later = Instant(NOW.0 + 31 * SECOND);
     let second = host.connect(later, to).unwrap();
     let mut frame = vec![0; host.frame_capacity()];
@@ -314,7 +314,7 @@ fn what_the_caller_says_of_a_neighbour_is_believed_for_a_time_and_its_failure_at
     host.fail_neighbor(later, address);
     assert_eq!((host.neighbor_count(), host.take_error(second)), (0, Ok(None)), "its packet was sent");
     host.abort(later, second).unwrap();
-    // While it is awaited: who waits is told.
+    // During resolution, a failure is reported to the waiting connection.
     let third = host.connect(later, to).unwrap();
     assert!(host.poll_transmit(later, &mut frame).is_none());
     assert_eq!(host.poll_neighbor_request(), Some(address));
@@ -323,11 +323,11 @@ fn what_the_caller_says_of_a_neighbour_is_believed_for_a_time_and_its_failure_at
 }
 
 #[test]
-fn checksums_left_to_the_nic_are_marked_and_can_be_completed() {
+fn offloaded_checksums_are_marked_and_can_be_completed() {
     let mut own = settings(1);
     own.offloads.transmit_filled = true;
     let mut host = stack(own, 7);
-    host.insert_neighbor(NOW, [10, 0, 0, 9].into(), STRANGER);
+    host.insert_neighbor(NOW, [10, 0, 0, 9].into(), OTHER_MAC);
     host.connect(NOW, "10.0.0.9:80".parse().unwrap()).unwrap();
     let datagrams = host.bind("0.0.0.0:0".parse().unwrap()).unwrap();
     host.send_to(datagrams, b"abc", Some("10.0.0.9:53".parse().unwrap())).unwrap();
@@ -341,22 +341,22 @@ fn checksums_left_to_the_nic_are_marked_and_can_be_completed() {
         let pseudo = checksum::pseudo_header(&source.into(), &destination.into(), protocol, (len - 34) as u32);
         assert_eq!(checksum::combine(&[pseudo, checksum::data(&frame[34..len])]), 0xffff);
     }
-    host.insert_neighbor(NOW, "fd00::9".parse().unwrap(), STRANGER);
+    host.insert_neighbor(NOW, "fd00::9".parse().unwrap(), OTHER_MAC);
     host.handle_frame(NOW, &v6("fd00::9", "fd00::1", 58, 64, &[128, 0, 0, 0, 0, 7, 0, 1, 9]));
     let mut frame = vec![0; host.frame_capacity()];
     assert_eq!(host.poll_transmit(NOW, &mut frame).unwrap().1.checksum, None, "ICMP is complete");
 }
 
 #[test]
-fn ports_follow_the_filter_and_addresses_must_be_own() {
+fn ports_pass_the_filter_and_addresses_are_the_hosts_own() {
     let mut host = host();
     let to = "10.0.0.9:80".parse().unwrap();
     for _ in 0..50 {
-        let id = host.connect_from(NOW, abey_tcpip::Local::default(), to, |port| port % 4 == 3).unwrap();
+        let id = host.connect_from(NOW, abey_tcpip::LocalEndpoint::default(), to, |port| port % 4 == 3).unwrap();
         assert_eq!(host.local_addr(id).unwrap().port() % 4, 3);
     }
-    assert_eq!(host.connect_from(NOW, abey_tcpip::Local::default(), to, |_| false), Err(OpenError::NoPort(to)));
-    let fixed = abey_tcpip::Local { address: None, port: Some(5000) };
+    assert_eq!(host.connect_from(NOW, abey_tcpip::LocalEndpoint::default(), to, |_| false), Err(OpenError::NoPort(to)));
+    let fixed = abey_tcpip::LocalEndpoint { address: None, port: Some(5000) };
     host.connect_from(NOW, fixed, to, |_| true).unwrap();
     assert!(matches!(host.connect_from(NOW, fixed, to, |_| true), Err(OpenError::AddressInUse(_))));
     assert!(matches!(host.listen("10.0.0.7:80".parse().unwrap(), 1), Err(OpenError::AddressNotAvailable(_))));
@@ -364,7 +364,8 @@ fn ports_follow_the_filter_and_addresses_must_be_own() {
     assert!(matches!(host.connect(NOW, "10.0.0.255:80".parse().unwrap()), Err(OpenError::BadDestination(_))));
 }
 
-/// A bottleneck of 100 Mbit/s with a queue of a bandwidth-delay product: CUBIC and Reno fill it, with and without loss.
+/// Link of 100 Mbit/s with a queue of one bandwidth-delay product: CUBIC and Reno use it fully, with and without
+/// loss.
 #[test]
 fn a_bottleneck_is_filled() {
     use abey_tcpip::CongestionControl::{Cubic, Reno};
@@ -373,22 +374,22 @@ fn a_bottleneck_is_filled() {
         own.congestion_control = control;
         let impairment =
             Impairment { delay: 10 * MILLISECOND, per_byte: 80, queue: 250_000, loss, ..Impairment::default() };
-        let mut world = World::new([stack(own, 1), stack(settings(2), 2)], impairment, 1);
-        let listener = world.hosts[1].listen("0.0.0.0:9".parse().unwrap(), 1).unwrap();
-        let now = world.at();
-        let sender = world.hosts[0].connect(now, "10.0.0.2:9".parse().unwrap()).unwrap();
+        let mut network = Network::new([stack(own, 1), stack(settings(2), 2)], impairment, 1);
+        let listener = network.hosts[1].listen("0.0.0.0:9".parse().unwrap(), 1).unwrap();
+        let now = network.at();
+        let sender = network.hosts[0].connect(now, "10.0.0.2:9".parse().unwrap()).unwrap();
         let (mut receiver, mut received) = (None, 0);
         let mut buffer = vec![0; 1 << 20];
-        let end = world.now + 20 * SECOND;
-        while world.step(end) {
-            while world.hosts[0].write(sender, &buffer[..65_536]).is_ok() {}
-            receiver = receiver.or_else(|| world.hosts[1].accept(listener).ok());
+        let end = network.now + 20 * SECOND;
+        while network.step(end) {
+            while network.hosts[0].write(sender, &buffer[..65_536]).is_ok() {}
+            receiver = receiver.or_else(|| network.hosts[1].accept(listener).ok());
             if let Some(id) = receiver {
-                received += world.hosts[1].read(id, &mut buffer).unwrap_or(0);
+                received += network.hosts[1].read(id, &mut buffer).unwrap_or(0);
             }
         }
         let share = received as f64 / (20.0 * 12_500_000.0);
         eprintln!("{control:?} with loss {loss}: {:.0} % of the link", share * 100.0);
-        assert!(share > least, "{control:?} {share} {:#?}", world.hosts[0].counters());
+        assert!(share > least, "{control:?} {share} {:#?}", network.hosts[0].counters());
     }
 }

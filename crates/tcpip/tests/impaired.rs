@@ -1,17 +1,18 @@
-//! Two stacks over an impaired wire: what is sent is received, both sides close cleanly, and nothing is left behind.
+//! Two stacks over an impaired wire: all data arrives, both sides close cleanly, and no state is left behind.
 //!
-//! The applications are edge triggered: they touch a socket only when an event says so, and then until it would block, so a
-//! lost edge is a connection that never ends. A run is repeated exactly by its seed (`ABEY_SEED`); `ABEY_SEEDS` runs more.
+//! The applications are edge-triggered: they use a socket only after an event, and then until it would block. A lost
+//! edge therefore stalls the connection. `ABEY_SEED` repeats the run of one seed; `ABEY_SEEDS` sets the number of
+//! runs.
 
 mod common;
 
 use std::{collections::HashMap, net::SocketAddr};
 
 use abey_tcpip::{CongestionControl, Counters, Instant, IoError, Readiness, Shutdown, SocketId, Stack};
-use common::{Impairment, MICROSECOND, MILLISECOND, SECOND, Wire, World, byte, random_seed, settings, stack};
+use common::{Impairment, MICROSECOND, MILLISECOND, Network, SECOND, Wire, byte, random_seed, settings, stack};
 use rand::{Rng, RngExt};
 
-/// One side of a connection. Stream numbers: what the client sends is even, what the server sends odd.
+/// Application at one end of a connection. The client's streams have even numbers, the server's odd ones.
 #[derive(Debug)]
 struct Peer {
     stream: u64,
@@ -21,17 +22,17 @@ struct Peer {
     received: u64,
     finished_writing: bool,
     finished_reading: bool,
-    /// Reads only so long after it was told that there is something.
-    lazy: Option<u64>,
-    /// Reads not before.
+    /// Delay of a read after its event, in nanoseconds.
+    read_delay: Option<u64>,
+    /// Time of the next delayed read.
     reads_at: Option<u64>,
-    /// Reads so much at most, and then waits again.
-    bite: Option<usize>,
+    /// Maximum bytes of one read, which is followed by another delay.
+    max_read: Option<usize>,
 }
 
 impl Peer {
     fn new(stream: u64, to_send: u64, to_receive: u64) -> Self {
-        let lazy = (stream % 5 == 3).then_some(700 * MILLISECOND);
+        let read_delay = (stream % 5 == 3).then_some(700 * MILLISECOND);
         Self {
             stream,
             to_send,
@@ -40,9 +41,9 @@ impl Peer {
             received: 0,
             finished_writing: false,
             finished_reading: false,
-            lazy,
+            read_delay,
             reads_at: None,
-            bite: None,
+            max_read: None,
         }
     }
 
@@ -64,7 +65,7 @@ impl Peer {
     }
 
     fn read(&mut self, host: &mut Stack, now: Instant, id: SocketId, buffer: &mut [u8]) {
-        let most = self.bite.unwrap_or(buffer.len());
+        let most = self.max_read.unwrap_or(buffer.len());
         while !self.finished_reading {
             match host.read(id, &mut buffer[..most]) {
                 Ok(0) => {
@@ -76,8 +77,8 @@ impl Peer {
                         assert_eq!(read, byte(self.stream ^ 1, self.received), "at {}", self.received);
                         self.received += 1;
                     }
-                    if self.bite.is_some() {
-                        self.reads_at = self.lazy.map(|wait| now.0 + wait);
+                    if self.max_read.is_some() {
+                        self.reads_at = self.read_delay.map(|wait| now.0 + wait);
                         return;
                     }
                 }
@@ -90,7 +91,7 @@ impl Peer {
 
 struct Run {
     hard: bool,
-    world: World,
+    network: Network,
     peers: [HashMap<SocketId, Peer>; 2],
     listener: SocketId,
     sizes: Vec<(u64, u64)>,
@@ -99,7 +100,7 @@ struct Run {
 }
 
 impl Run {
-    /// Everything about the run follows from the seed.
+    /// Derives all parameters of the run from the seed.
     fn new(seed: u64, hard: bool) -> Self {
         let mut random = random_seed(seed);
         let slow = random.random_bool(0.3);
@@ -130,18 +131,18 @@ impl Run {
             stack(settings, seed * 7 + u64::from(last))
         };
         let hosts = [host(1, &mut random), host(2, &mut random)];
-        let mut world = World::new(hosts, impairment, seed);
+        let mut network = Network::new(hosts, impairment, seed);
         if hard {
-            world.pause = [0, 3 * SECOND][random.random_range(0..2)];
-            for wire in &mut world.wires {
-                single_out(&mut wire.impairment, &mut random);
+            network.pause = [0, 3 * SECOND][random.random_range(0..2)];
+            for wire in &mut network.wires {
+                impair_selectively(&mut wire.impairment, &mut random);
             }
         }
         if impairment.loss > 0.01 || hard {
-            // Three questions in a row are lost too often: the neighbours are known.
+            // Three solicitations in a row would be lost too often, so the neighbours are configured.
             for (side, peer) in [(0, 2_u8), (1, 1)] {
                 for address in [[10, 0, 0, peer].into(), [0xfd00, 0, 0, 0, 0, 0, 0, peer.into()].into()] {
-                    world.hosts[side].insert_neighbor(Instant(0), address, [2, 0, 0, 0, 0, peer]);
+                    network.hosts[side].insert_neighbor(Instant(0), address, [2, 0, 0, 0, 0, peer]);
                 }
             }
         }
@@ -153,18 +154,18 @@ impl Run {
                 (size(), size())
             })
             .collect();
-        // Sometimes the backlog overflows, so that some connections begin with a cookie.
+        // With a backlog of 1, some connections start with a SYN cookie.
         let backlog = [1, 64][random.random_range(0..2)];
-        let listener = world.hosts[1].listen("[::]:80".parse().unwrap(), backlog).unwrap();
+        let listener = network.hosts[1].listen("[::]:80".parse().unwrap(), backlog).unwrap();
         let peers = [HashMap::new(), HashMap::new()];
-        Self { hard, world, peers, listener, sizes, opened: HashMap::new(), closed: 0 }
+        Self { hard, network, peers, listener, sizes, opened: HashMap::new(), closed: 0 }
     }
 
-    /// One side of connection `number`. In a hard run every second reader takes little bites.
+    /// Creates one end of a connection. In a hard run every second reader reads slowly in small amounts.
     fn peer(&self, stream: u64, to_send: u64, to_receive: u64) -> Peer {
         let mut peer = Peer::new(stream, to_send, to_receive);
-        if self.hard && stream % 2 == self.world.now % 2 {
-            (peer.lazy, peer.bite) = (Some(3 * MILLISECOND), Some(700));
+        if self.hard && stream % 2 == self.network.now % 2 {
+            (peer.read_delay, peer.max_read) = (Some(3 * MILLISECOND), Some(700));
         }
         peer
     }
@@ -173,10 +174,10 @@ impl Run {
         for (number, &(up, down)) in self.sizes.clone().iter().enumerate() {
             let v6 = random.random_bool(0.5);
             let remote = if v6 { "[fd00::2]:80" } else { "10.0.0.2:80" }.parse().unwrap();
-            let now = self.world.at();
-            let id = self.world.hosts[0].connect(now, remote).unwrap();
-            self.world.hosts[0].set_nodelay(id, random.random_bool(0.5)).unwrap();
-            let address = self.world.hosts[0].local_addr(id).unwrap();
+            let now = self.network.at();
+            let id = self.network.hosts[0].connect(now, remote).unwrap();
+            self.network.hosts[0].set_nodelay(id, random.random_bool(0.5)).unwrap();
+            let address = self.network.hosts[0].local_addr(id).unwrap();
             self.opened.insert(address, number);
             let peer = self.peer(number as u64 * 2, up, down);
             self.peers[0].insert(id, peer);
@@ -184,12 +185,13 @@ impl Run {
     }
 
     fn accept(&mut self) {
-        while let Ok(id) = self.world.hosts[1].accept(self.listener) {
-            let address = self.world.hosts[1].peer_addr(id).unwrap();
+        while let Ok(id) = self.network.hosts[1].accept(self.listener) {
+            let address = self.network.hosts[1].peer_addr(id).unwrap();
             let Some(number) = self.opened.remove(&address) else {
-                // A cookie is good for two minutes: a late copy of the first segment opens the connection once more.
-                let now = self.world.at();
-                self.world.hosts[1].abort(now, id).unwrap();
+                // A SYN cookie is valid for two minutes, so a late copy of the first segment opens the connection
+                // again.
+                let now = self.network.at();
+                self.network.hosts[1].abort(now, id).unwrap();
                 continue;
             };
             let (up, down) = self.sizes[number];
@@ -198,19 +200,19 @@ impl Run {
         }
     }
 
-    /// The applications: what events say, and nothing else.
-    fn react(&mut self, buffer: &mut [u8]) {
-        let now = self.world.at();
+    /// Runs the applications on the pending events.
+    fn handle_events(&mut self, buffer: &mut [u8]) {
+        let now = self.network.at();
         for side in 0..2 {
-            while let Some(event) = self.world.hosts[side].poll_event() {
+            while let Some(event) = self.network.hosts[side].poll_event() {
                 if event.socket == self.listener && side == 1 {
                     self.accept();
                     continue;
                 }
-                let host = &mut self.world.hosts[side];
+                let host = &mut self.network.hosts[side];
                 let Some(peer) = self.peers[side].get_mut(&event.socket) else { continue };
                 if event.edges.intersects(Readiness::READABLE | Readiness::READ_CLOSED) {
-                    match peer.lazy {
+                    match peer.read_delay {
                         Some(wait) => _ = peer.reads_at.get_or_insert(now.0 + wait),
                         None => peer.read(host, now, event.socket, buffer),
                     }
@@ -220,20 +222,20 @@ impl Run {
                 }
                 self.close_if_finished(side, event.socket);
             }
-            self.wake_lazy_readers(side, buffer);
+            self.run_delayed_reads(side, buffer);
         }
-        let alarms = self.peers.iter().flat_map(|peers| peers.values().filter_map(|peer| peer.reads_at));
-        self.world.alarm = alarms.min();
+        let read_times = self.peers.iter().flat_map(|peers| peers.values().filter_map(|peer| peer.reads_at));
+        self.network.alarm = read_times.min();
     }
 
-    fn wake_lazy_readers(&mut self, side: usize, buffer: &mut [u8]) {
-        let now = self.world.now;
+    fn run_delayed_reads(&mut self, side: usize, buffer: &mut [u8]) {
+        let now = self.network.now;
         let due = |peer: &Peer| peer.reads_at.is_some_and(|at| at <= now);
         let ids: Vec<_> = self.peers[side].iter().filter(|(_, peer)| due(peer)).map(|(id, _)| *id).collect();
         for id in ids {
             if let Some(peer) = self.peers[side].get_mut(&id) {
                 peer.reads_at = None;
-                peer.read(&mut self.world.hosts[side], Instant(now), id, buffer);
+                peer.read(&mut self.network.hosts[side], Instant(now), id, buffer);
                 self.close_if_finished(side, id);
             }
         }
@@ -241,7 +243,7 @@ impl Run {
 
     fn close_if_finished(&mut self, side: usize, id: SocketId) {
         if self.peers[side].get(&id).is_some_and(|peer| peer.finished_reading && peer.finished_writing) {
-            self.world.hosts[side].close(self.world.at(), id).unwrap();
+            self.network.hosts[side].close(self.network.at(), id).unwrap();
             self.peers[side].remove(&id);
             self.closed += 1;
         }
@@ -252,8 +254,8 @@ impl Run {
     }
 }
 
-/// One direction only loses acknowledgements, or only data, or everything for seconds at a time.
-fn single_out(impairment: &mut Impairment, random: &mut impl Rng) {
+/// Impairs one direction: losses of acknowledgements or of data only, or outages of seconds.
+fn impair_selectively(impairment: &mut Impairment, random: &mut impl Rng) {
     match random.random_range(0..5) {
         0 => impairment.loss_of_acks = [0.1, 0.4][random.random_range(0..2)],
         1 => impairment.loss_of_data = 0.3,
@@ -268,39 +270,39 @@ fn run(seed: u64, hard: bool) -> Counters {
     let mut random = random_seed(seed ^ 0xabe7);
     run.open(&mut random);
     let mut buffer = vec![0; 1 << 16];
-    let limit = run.world.now + 4 * 3600 * SECOND * scale();
+    let limit = run.network.now + 4 * 3600 * SECOND * scale();
     while !run.is_over() {
-        run.react(&mut buffer);
+        run.handle_events(&mut buffer);
         if run.is_over() {
             break;
         }
-        assert!(run.world.step(limit), "stuck: {:?} {:?}", run.peers, run.world.hosts.map(|host| *host.counters()));
+        assert!(run.network.step(limit), "stuck: {:?} {:?}", run.peers, run.network.hosts.map(|host| *host.counters()));
     }
-    run.world.alarm = None;
-    // Long after, nothing remembers any of it.
-    run.world.run(3600 * SECOND);
-    for (side, host) in run.world.hosts.iter().enumerate() {
-        assert_eq!(host.socket_count(), side, "sockets are left: {host:?}");
+    run.network.alarm = None;
+    // Much later, no state may be left.
+    run.network.run(3600 * SECOND);
+    for (side, host) in run.network.hosts.iter().enumerate() {
+        assert_eq!(host.socket_count(), side, "sockets remain: {host:?}");
         assert_eq!(
             (host.flow_count(), host.timer_count(), host.time_wait_count()),
             (0, 0, 0),
-            "flows or timers are left"
+            "flows or timers remain"
         );
         assert_eq!(host.poll_timeout(), None);
     }
-    check_counters(&run.world, hard);
-    let mut total = *run.world.hosts[0].counters();
-    total.add(run.world.hosts[1].counters());
+    check_counters(&run.network, hard);
+    let mut total = *run.network.hosts[0].counters();
+    total.add(run.network.hosts[1].counters());
     total
 }
 
-/// Every frame is accounted for.
-fn check_counters(world: &World, hard: bool) {
+/// Checks that each frame is counted once.
+fn check_counters(network: &Network, hard: bool) {
     for side in 0..2 {
-        let (sender, receiver) = (world.hosts[side].counters(), world.hosts[1 - side].counters());
-        let wire = &world.wires[side];
+        let (sender, receiver) = (network.hosts[side].counters(), network.hosts[1 - side].counters());
+        let wire = &network.wires[side];
         assert_eq!(receiver.frames_received, wire.delivered);
-        assert!(wire.longest <= world.hosts[side].frame_capacity());
+        assert!(wire.longest <= network.hosts[side].frame_capacity());
         let dropped = receiver.ip_in_header_errors
             + receiver.ip_in_checksum_errors
             + receiver.ip_in_address_errors
@@ -311,16 +313,17 @@ fn check_counters(world: &World, hard: bool) {
             + receiver.tcp_in_checksum_errors
             + receiver.icmp_in_errors
             + receiver.neighbor_in_errors;
-        assert!(dropped <= wire.corrupted, "more was dropped than was corrupted: {receiver:?}");
+        assert!(dropped <= wire.corrupted, "more frames were dropped than corrupted: {receiver:?}");
         assert_eq!(sender.control_queue_drops, 0);
         let clean = |wire: &Wire| wire.lost == 0 && wire.corrupted == 0 && wire.impairment.jitter == 0;
-        if !hard && world.wires.iter().all(clean) && receiver.tcp_listen_overflows + sender.tcp_listen_overflows == 0 {
-            assert_eq!(sender.tcp_timeouts, 0, "nothing was lost, but a timer went off: {sender:?} {receiver:?}");
+        if !hard && network.wires.iter().all(clean) && receiver.tcp_listen_overflows + sender.tcp_listen_overflows == 0
+        {
+            assert_eq!(sender.tcp_timeouts, 0, "a timeout without a loss: {sender:?} {receiver:?}");
         }
     }
 }
 
-/// `ABEY_SCALE` makes the transfers longer.
+/// Returns the factor of the transfer sizes, from `ABEY_SCALE`.
 fn scale() -> u64 {
     std::env::var("ABEY_SCALE").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
@@ -329,7 +332,7 @@ fn seeds() -> u64 {
     std::env::var("ABEY_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1000)
 }
 
-/// All seeds, on all processors; what they counted together.
+/// Runs all seeds on all CPUs. Returns the sums of their counters.
 fn run_all(hard: bool) -> Counters {
     if let Some(seed) = std::env::var("ABEY_SEED").ok().and_then(|text| text.parse().ok()) {
         return run(seed, hard);
@@ -360,22 +363,22 @@ fn run_all(hard: bool) -> Counters {
 }
 
 #[test]
-fn what_is_sent_is_received_for_every_seed() {
+fn all_data_arrives_for_every_seed() {
     let total = run_all(false);
     if std::env::var_os("ABEY_SEED").is_none() {
         check_coverage(&total);
     }
 }
 
-/// Acknowledgements, or data, of one direction only are lost; nothing comes through for seconds; hosts stand still;
-/// applications read in little bites.
+/// One direction loses acknowledgements or data only, there are outages of seconds, hosts pause, and applications
+/// read slowly in small amounts.
 #[test]
-fn what_is_sent_is_received_when_one_direction_suffers() {
+fn all_data_arrives_when_one_direction_is_impaired() {
     let total = run_all(true);
     assert!(total.tcp_timeouts > 0 && total.tcp_window_probes > 0);
 }
 
-/// The runs together did everything there is to do: a mechanism that never ran was not tested.
+/// Checks that each mechanism ran at least once in all runs together; otherwise it would be untested.
 fn check_coverage(total: &Counters) {
     let ran = [
         "TcpExtTCPTimeouts",
@@ -397,7 +400,7 @@ fn check_coverage(total: &Counters) {
         "IpInCsumErrors",
     ];
     for (name, value) in total.iter() {
-        assert!(value > 0 || !ran.contains(&name), "{name} never happened");
+        assert!(value > 0 || !ran.contains(&name), "{name} stayed zero");
     }
     if std::env::var_os("ABEY_TRACE").is_some() {
         eprintln!("{total:#?}");

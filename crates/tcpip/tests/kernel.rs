@@ -1,11 +1,9 @@
-//! The stack against the kernel's TCP, over a TAP device in a network namespace of the test's own.
+//! The stack against the kernel's TCP, over a TAP device in a separate network namespace.
 //!
-//! Both ways (who connects, who listens), both versions of IP, clean and over a link that loses, reorders and duplicates in
-//! both directions. Needs root and `/dev/net/tun`; says so and passes otherwise.
+//! Either side connects, over IPv4 and IPv6, on a clean link and on one that loses, reorders and duplicates frames.
+//! Needs root and `/dev/net/tun`; otherwise the tests are skipped with a message.
 
 mod common;
-#[path = "../../nic/tests/common/namespace.rs"]
-mod namespace;
 
 use std::{
     collections::HashMap,
@@ -22,42 +20,43 @@ use std::{
 };
 
 use abey_tcpip::{Frames, Instant, IoError, Readiness, Shutdown, SocketError, SocketId, Stack};
+use abey_testbed::namespace::{self, ip};
 use common::{Impairment, MICROSECOND, MILLISECOND, Wire, byte, settings, stack};
-use namespace::ip;
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::Backlog,
 };
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
-/// The longest a wait may be before a test is called stuck.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Limit that only a hang reaches.
+const HANG_LIMIT: Duration = Duration::from_secs(120);
 
-/// Bytes of a transfer; `ABEY_MEGABYTES` makes it longer.
+/// Returns the bytes of a transfer. `ABEY_MEGABYTES` overrides the size.
 fn bytes(megabytes: u64) -> u64 {
     setting("ABEY_MEGABYTES", megabytes) << 20
 }
 
-/// What environment variable `name` says, or `otherwise`. Beside the size of transfers: `ABEY_SEED` is the bad link's seed,
-/// `ABEY_PERCENT` its loss, `ABEY_PATIENCE` the seconds a whole transfer may take, and `ABEY_TRACE` prints counters.
+/// Returns the value of environment variable `name`, or `otherwise`. `ABEY_SEED` is the seed of the impaired link,
+/// `ABEY_PERCENT` its loss, and `ABEY_PATIENCE` the limit of a whole transfer in seconds. `ABEY_TRACE` prints
+/// counters.
 fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// The kernel's side of the link; the stack is host 2.
+/// Last byte of the kernel's address; the stack is host 2.
 const KERNEL: u8 = 1;
 
-/// A TAP device with the kernel on one side and a stack on the other.
-struct Bed {
+/// TAP device with the kernel on one side and a stack on the other.
+struct TestBed {
     tap: SyncDevice,
     stack: Stack,
     wires: [Wire; 2],
     epoch: std::time::Instant,
-    /// The longest time in which no segment came.
+    /// Longest time without a received segment.
     silence: Duration,
 }
 
-/// Runs `test` in a network namespace of its own, if there can be a TAP device.
+/// Runs `test` in a network namespace of its own, if TAP devices are available.
 fn in_namespace(test: impl FnOnce() + Send) {
     if std::path::Path::new("/dev/net/tun").exists() {
         namespace::in_namespace(test);
@@ -66,13 +65,13 @@ fn in_namespace(test: impl FnOnce() + Send) {
     }
 }
 
-/// What a program prints.
+/// Returns the standard output of a program.
 fn output(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&output).into_owned()
 }
 
-impl Bed {
+impl TestBed {
     fn new(impairment: Impairment, seed: u64) -> Self {
         let tap = DeviceBuilder::new().name("abey0").layer(Layer::L2).build_sync().expect("a TAP device");
         tap.set_nonblocking(true).unwrap();
@@ -80,7 +79,7 @@ impl Bed {
         ip(&format!("addr add 10.0.0.{KERNEL}/24 dev abey0"));
         ip(&format!("addr add fd00::{KERNEL}/64 dev abey0 nodad"));
         ip("link set abey0 up");
-        // The kernel notices the carrier up to a second late, and drops what it should send before that.
+        // The kernel detects the carrier up to a second late, and drops frames before that.
         for _ in 0..500 {
             if !output("ip", &["-o", "link", "show", "abey0"]).contains("state DOWN") {
                 break;
@@ -102,8 +101,8 @@ impl Bed {
         self.epoch.elapsed().as_nanos() as u64 + 1
     }
 
-    /// One round of an event loop: wait, receive, send.
-    fn turn(&mut self) {
+    /// Runs one iteration of an event loop: waits and receives.
+    fn poll_once(&mut self) {
         let now = self.now();
         let deadlines = self.wires.iter().filter_map(Wire::next).chain(self.stack.poll_timeout().map(|at| at.0));
         let wait = deadlines.min().map_or(20 * MILLISECOND, |at| at.saturating_sub(now)).min(20 * MILLISECOND);
@@ -128,18 +127,18 @@ impl Bed {
             self.wires[0].send(now, frame);
         }
         for frame in self.wires[0].take(self.now()) {
-            // A full queue in the kernel is a loss like any other.
+            // A full queue in the kernel is an ordinary loss.
             _ = self.tap.send(&frame);
         }
     }
 
-    /// Goes round until `app` says that it is done.
+    /// Runs the event loop until `app` returns true.
     fn run(&mut self, mut app: impl FnMut(&mut Stack, Instant) -> bool) {
         let begun = std::time::Instant::now();
-        let patience = Duration::from_secs(setting("ABEY_PATIENCE", PATIENCE.as_secs()));
+        let limit = Duration::from_secs(setting("ABEY_PATIENCE", HANG_LIMIT.as_secs()));
         let mut last = (begun, 0);
         loop {
-            self.turn();
+            self.poll_once();
             let segments = self.stack.counters().tcp_in_segments;
             if last.1 != segments {
                 last = (std::time::Instant::now(), segments);
@@ -151,21 +150,21 @@ impl Bed {
                 return;
             }
             self.transmit();
-            if begun.elapsed() > patience {
+            if begun.elapsed() > limit {
                 let kernel = [output("ss", &["-tanim"]), output("nstat", &["-az"])].concat();
                 panic!("stuck: {:#?}\n{:?}\n{kernel}", self.stack.counters(), self.stack);
             }
         }
     }
 
-    /// Lets connections finish, and checks that nothing but `listeners` is left.
+    /// Waits for connections to finish, and checks that only `listeners` sockets are left.
     fn drain(&mut self, listeners: usize) {
         self.run(|stack, _| stack.socket_count() == listeners && stack.flow_count() == 0);
         assert_eq!(self.stack.timer_count(), 0);
     }
 }
 
-/// A server that sends back what it gets: edge triggered, and it stops reading while it cannot write.
+/// Edge-triggered echo server, which stops reading while it cannot write.
 struct Echo {
     listener: SocketId,
     pending: HashMap<SocketId, Vec<u8>>,
@@ -179,11 +178,11 @@ impl Echo {
         Self { listener, pending: HashMap::new(), buffer: vec![0; 1 << 16], finished: 0 }
     }
 
-    /// Serves until these threads are done, and has their panics.
-    fn serve(&mut self, bed: &mut Bed, threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    /// Serves until `threads` have finished, and propagates their panics.
+    fn serve(&mut self, test_bed: &mut TestBed, threads: impl IntoIterator<Item = JoinHandle<()>>) {
         let threads: Vec<_> = threads.into_iter().collect();
-        bed.run(|stack, now| {
-            self.react(stack, now);
+        test_bed.run(|stack, now| {
+            self.handle_events(stack, now);
             threads.iter().all(JoinHandle::is_finished)
         });
         for thread in threads {
@@ -191,7 +190,7 @@ impl Echo {
         }
     }
 
-    fn react(&mut self, stack: &mut Stack, now: Instant) {
+    fn handle_events(&mut self, stack: &mut Stack, now: Instant) {
         while let Some(event) = stack.poll_event() {
             if event.socket == self.listener {
                 while let Ok(id) = stack.accept(self.listener) {
@@ -204,7 +203,7 @@ impl Echo {
     }
 
     fn pump(&mut self, stack: &mut Stack, now: Instant, id: SocketId) {
-        let pending = self.pending.get_mut(&id).expect("it was just there");
+        let pending = self.pending.get_mut(&id).expect("a known socket");
         loop {
             if !pending.is_empty() {
                 match stack.write(id, pending) {
@@ -229,11 +228,11 @@ impl Echo {
     }
 }
 
-/// The kernel's client: sends a pattern, expects it back.
+/// Client on the kernel's side: sends a pattern and expects it back.
 fn kernel_client(to: SocketAddr, bytes: u64) {
-    let socket = TcpStream::connect_timeout(&to, PATIENCE).expect("connected");
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    socket.set_write_timeout(Some(PATIENCE)).unwrap();
+    let socket = TcpStream::connect_timeout(&to, HANG_LIMIT).expect("connected");
+    socket.set_read_timeout(Some(HANG_LIMIT)).unwrap();
+    socket.set_write_timeout(Some(HANG_LIMIT)).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut offset = 0;
@@ -259,13 +258,13 @@ fn kernel_client(to: SocketAddr, bytes: u64) {
     });
 }
 
-/// The kernel's echo server, for `connections` connections.
+/// Echo server on the kernel's side, for `connections` connections.
 fn kernel_server(listener: TcpListener, connections: usize) {
     std::thread::scope(|scope| {
         for _ in 0..connections {
             let (socket, _) = listener.accept().unwrap();
             scope.spawn(move || {
-                socket.set_read_timeout(Some(PATIENCE)).unwrap();
+                socket.set_read_timeout(Some(HANG_LIMIT)).unwrap();
                 std::io::copy(&mut &socket, &mut &socket).unwrap();
                 socket.shutdown(std::net::Shutdown::Write).unwrap();
             });
@@ -273,7 +272,7 @@ fn kernel_server(listener: TcpListener, connections: usize) {
     });
 }
 
-/// The stack's client of a kernel's server.
+/// Client on the stack's side.
 struct Client {
     bytes: u64,
     sent: u64,
@@ -282,7 +281,7 @@ struct Client {
 }
 
 impl Client {
-    /// Does what can be done; true when everything came back and the peer closed.
+    /// Sends and receives until it would block. Returns true when everything was echoed and the peer has closed.
     fn pump(&mut self, stack: &mut Stack, now: Instant, id: SocketId, buffer: &mut [u8]) -> bool {
         while !self.shut {
             if self.sent == self.bytes {
@@ -327,27 +326,27 @@ fn impaired() -> Impairment {
     }
 }
 
-/// The kernel connects, once a version.
+/// The kernel connects, once per IP version.
 fn serve(impairment: Impairment, bytes: u64) {
     in_namespace(move || {
-        let mut bed = Bed::new(impairment, 1);
-        let mut echo = Echo::new(&mut bed.stack, "[::]:7");
+        let mut test_bed = TestBed::new(impairment, 1);
+        let mut echo = Echo::new(&mut test_bed.stack, "[::]:7");
         let clients = ["10.0.0.2:7", "[fd00::2]:7"];
         let threads = clients.map(|to| std::thread::spawn(move || kernel_client(to.parse().unwrap(), bytes)));
-        echo.serve(&mut bed, threads);
-        bed.drain(1);
+        echo.serve(&mut test_bed, threads);
+        test_bed.drain(1);
         assert_eq!(echo.finished, 2);
-        check_clean(&bed, impairment);
+        check_clean(&test_bed, impairment);
     });
 }
 
-fn check_clean(bed: &Bed, impairment: Impairment) {
-    let counters = bed.stack.counters();
+fn check_clean(test_bed: &TestBed, impairment: Impairment) {
+    let counters = test_bed.stack.counters();
     if std::env::var_os("ABEY_TRACE").is_some() {
         for (name, value) in counters.iter().filter(|(_, value)| *value > 0) {
             eprintln!("{name} {value}");
         }
-        eprintln!("longest silence {:?}; the kernel: {}", bed.silence, output("nstat", &["-a"]));
+        eprintln!("longest silence {:?}; the kernel: {}", test_bed.silence, output("nstat", &["-a"]));
     }
     let errors = counters.tcp_in_errors + counters.tcp_in_checksum_errors + counters.ip_in_header_errors;
     assert_eq!(errors + counters.tcp_established_resets + counters.tcp_timeouts_aborted, 0, "{counters:#?}");
@@ -366,21 +365,22 @@ fn the_kernel_connects_over_a_bad_link() {
     serve(impaired(), bytes(4));
 }
 
-/// The stack connects, `count` times a version, each time with `bytes` bytes.
+/// The stack connects `count` times per IP version and transfers `bytes` on each connection.
 fn connect(impairment: Impairment, bytes: u64, count: usize) {
     in_namespace(move || {
-        let mut bed = Bed::new(impairment, 2);
+        let mut test_bed = TestBed::new(impairment, 2);
         let server = std::thread::spawn(move || {
             let listener = TcpListener::bind("[::]:7").unwrap();
-            // With the default backlog the kernel sends cookies, and then resets whose first segment it had no room for.
+            // With the default backlog the kernel sends cookies, and resets connections whose first segment finds no
+            // room.
             nix::sys::socket::listen(&listener, Backlog::new(1024).unwrap()).unwrap();
             kernel_server(listener, 2 * count);
         });
-        // The listener is there when a connection to it through the loopback device is not refused.
+        // Connects after the server has bound its socket.
         let mut clients = HashMap::new();
         let mut buffer = vec![0; 1 << 16];
         let mut opened = false;
-        bed.run(|stack, now| {
+        test_bed.run(|stack, now| {
             if !opened && is_listening(7) {
                 opened = true;
                 for _ in 0..count {
@@ -399,14 +399,14 @@ fn connect(impairment: Impairment, bytes: u64, count: usize) {
             }
             opened && clients.is_empty()
         });
-        bed.run(|_, _| server.is_finished());
+        test_bed.run(|_, _| server.is_finished());
         server.join().unwrap();
-        bed.drain(0);
-        check_clean(&bed, impairment);
+        test_bed.drain(0);
+        check_clean(&test_bed, impairment);
     });
 }
 
-/// Whether someone in this namespace listens on a port, by the kernel's own list.
+/// Returns whether a socket listens on the port, by the kernel's own list.
 fn is_listening(port: u16) -> bool {
     let list = std::fs::read_to_string("/proc/thread-self/net/tcp6").unwrap_or_default();
     list.lines().any(|line| line.contains(&format!(":{port:04X} 00000000000000000000000000000000:0000 0A")))
@@ -428,10 +428,10 @@ fn the_stack_connects_many_times_at_once() {
 }
 
 #[test]
-fn many_short_connections_leave_nothing() {
+fn many_short_connections_leave_no_state() {
     in_namespace(|| {
-        let mut bed = Bed::new(Impairment::default(), 3);
-        let mut echo = Echo::new(&mut bed.stack, "0.0.0.0:7");
+        let mut test_bed = TestBed::new(Impairment::default(), 3);
+        let mut echo = Echo::new(&mut test_bed.stack, "0.0.0.0:7");
         let done = Arc::new(AtomicUsize::new(0));
         let threads: Vec<_> = (0..4)
             .map(|_| {
@@ -444,37 +444,37 @@ fn many_short_connections_leave_nothing() {
                 })
             })
             .collect();
-        echo.serve(&mut bed, threads);
-        bed.drain(1);
+        echo.serve(&mut test_bed, threads);
+        test_bed.drain(1);
         assert_eq!((done.load(Ordering::Relaxed), echo.finished), (1000, 1000));
-        assert_eq!(bed.stack.counters().tcp_passive_opens, 1000);
+        assert_eq!(test_bed.stack.counters().tcp_passive_opens, 1000);
     });
 }
 
 #[test]
 fn refusals_and_datagrams_both_ways() {
     in_namespace(|| {
-        let mut bed = Bed::new(Impairment::default(), 4);
-        let socket = bed.stack.bind("[::]:7".parse().unwrap()).unwrap();
+        let mut test_bed = TestBed::new(Impairment::default(), 4);
+        let socket = test_bed.stack.bind("[::]:7".parse().unwrap()).unwrap();
         let kernel = std::thread::spawn(|| {
             for (own, to, closed) in
                 [("10.0.0.1:0", "10.0.0.2:7", "10.0.0.2:9"), ("[fd00::1]:0", "[fd00::2]:7", "[fd00::2]:9")]
             {
                 assert_eq!(TcpStream::connect(closed).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
                 let udp = UdpSocket::bind(own).unwrap();
-                udp.set_read_timeout(Some(PATIENCE)).unwrap();
+                udp.set_read_timeout(Some(HANG_LIMIT)).unwrap();
                 let mut buffer = [0; 2000];
                 for len in [0, 1, 1200] {
                     udp.send_to(&vec![len as u8; len], to).unwrap();
                     assert_eq!(udp.recv(&mut buffer).unwrap(), len);
                 }
                 udp.connect(closed).unwrap();
-                udp.send(b"nobody").unwrap();
+                udp.send(b"refused").unwrap();
                 assert_eq!(udp.recv(&mut buffer).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
             }
         });
         let mut buffer = [0; 2000];
-        bed.run(|stack, _| {
+        test_bed.run(|stack, _| {
             while let Ok((len, from, _)) = stack.recv_from(socket, &mut buffer) {
                 stack.send_to(socket, &buffer[..len], Some(from)).unwrap();
             }
@@ -484,16 +484,16 @@ fn refusals_and_datagrams_both_ways() {
         // The other way: the kernel refuses.
         for to in ["10.0.0.1:9", "[fd00::1]:9"] {
             let to = to.parse().unwrap();
-            let stream = bed.stack.connect(Instant(bed.now()), to).unwrap();
-            let datagrams = bed.stack.bind("[::]:0".parse().unwrap()).unwrap();
-            bed.stack.connect_datagram(datagrams, Some(to)).unwrap();
-            bed.stack.send_to(datagrams, b"nobody", None).unwrap();
-            bed.run(|stack, _| {
+            let stream = test_bed.stack.connect(Instant(test_bed.now()), to).unwrap();
+            let datagrams = test_bed.stack.bind("[::]:0".parse().unwrap()).unwrap();
+            test_bed.stack.connect_datagram(datagrams, Some(to)).unwrap();
+            test_bed.stack.send_to(datagrams, b"refused", None).unwrap();
+            test_bed.run(|stack, _| {
                 stack.readiness(stream).contains(Readiness::ERROR)
                     && stack.readiness(datagrams).contains(Readiness::ERROR)
             });
-            assert_eq!(bed.stack.take_error(stream), Ok(Some(SocketError::Refused)));
-            assert_eq!(bed.stack.take_error(datagrams), Ok(Some(SocketError::Refused)));
+            assert_eq!(test_bed.stack.take_error(stream), Ok(Some(SocketError::Refused)));
+            assert_eq!(test_bed.stack.take_error(datagrams), Ok(Some(SocketError::Refused)));
         }
     });
 }
@@ -505,8 +505,8 @@ fn curl_gets_a_page() {
         return;
     }
     in_namespace(|| {
-        let mut bed = Bed::new(Impairment::default(), 5);
-        let listener = bed.stack.listen("[::]:80".parse().unwrap(), 16).unwrap();
+        let mut test_bed = TestBed::new(Impairment::default(), 5);
+        let listener = test_bed.stack.listen("[::]:80".parse().unwrap(), 16).unwrap();
         let body: Vec<u8> = (0..1_000_000).map(|at| byte(3, at)).collect();
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
         let page = [head.as_bytes(), &body].concat();
@@ -516,10 +516,10 @@ fn curl_gets_a_page() {
                     Command::new("curl").args(["-sS", "-g", "--noproxy", "*", "--max-time", "30", url]).output();
                 output.expect("curl runs")
             });
-            // What each connection that has asked was sent so far.
+            // Bytes that were sent on each connection that has sent a request.
             let mut sent: HashMap<SocketId, usize> = HashMap::new();
             let mut buffer = [0; 4096];
-            bed.run(|stack, now| {
+            test_bed.run(|stack, now| {
                 while let Some(event) = stack.poll_event() {
                     while stack.accept(listener).is_ok() {}
                     let id = event.socket;

@@ -1,4 +1,4 @@
-//! What TCP does about loss, segment by segment: SACK, retransmission, probes, undoing, round trips.
+//! Loss recovery segment by segment: SACK, retransmission, probes, undo and round-trip samples.
 
 mod common;
 
@@ -12,30 +12,30 @@ fn script() -> Script {
     Script::new(|_| ())
 }
 
-/// RFC 2018 and RFC 2883: what the receiver reports.
+/// RFC 2018 and RFC 2883: SACK blocks and duplicates that the receiver reports.
 #[test]
-fn islands_are_reported_the_latest_first_and_duplicates_before_them() {
+fn sack_blocks_report_duplicates_first_and_then_the_latest_range() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.inject(&seg("A", 101, 1).data(100));
-    assert_eq!(script.one().sack, [(101, 201)]);
+    assert_eq!(script.expect_one().sack, [(101, 201)]);
     script.inject(&seg("A", 301, 1).data(100));
-    let ack = script.one();
+    let ack = script.expect_one();
     assert_eq!((ack.ack, ack.sack.as_slice()), (1, &[(301, 401), (101, 201)][..]));
     script.inject(&seg("A", 301, 1).data(100));
-    assert_eq!(script.one().sack, [(301, 401), (301, 401), (101, 201)]);
+    assert_eq!(script.expect_one().sack, [(301, 401), (301, 401), (101, 201)]);
     script.inject(&seg("A", 1, 1).data(100));
-    let ack = script.one();
+    let ack = script.expect_one();
     assert_eq!((ack.ack, ack.sack.as_slice()), (201, &[(301, 401)][..]));
     script.inject(&seg("A", 1, 1).data(100));
-    assert_eq!(script.one().sack, [(1, 101), (301, 401)]);
+    assert_eq!(script.expect_one().sack, [(1, 101), (301, 401)]);
     script.inject(&seg("A", 201, 1).data(100));
-    assert_eq!((script.one().ack, script.read(id).len()), (401, 400));
+    assert_eq!((script.expect_one().ack, script.read(id).len()), (401, 400));
 }
 
-/// RFC 6675 and RFC 8985: three segments SACKed behind a hole; the hole is filled, once, and the window is cut once.
+/// RFC 6675 and RFC 8985: a hole before three SACKed segments is retransmitted once, and the window is reduced once.
 #[test]
-fn a_hole_is_retransmitted_at_once_and_once() {
+fn a_hole_is_retransmitted_immediately_and_once() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.write(id, 30_000);
@@ -58,25 +58,25 @@ fn a_hole_is_retransmitted_at_once_and_once() {
     );
 }
 
-/// RFC 2018, 4: data goes both ways, so what arrived early is reported on data segments too, which are cut to leave it room.
+/// RFC 2018, 4: SACK blocks are also sent on data segments, whose payload is shortened for them.
 #[test]
-fn islands_are_reported_on_data_segments() {
+fn sack_blocks_are_sent_on_data_segments() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.write(id, 3000);
     script.inject(&seg("A", 101, 1).data(100));
     let sent = script.sent();
-    // 4 bytes for the option and its padding, 8 for the block.
+    // 4 bytes for the option and its padding, and 8 for the block.
     assert_eq!(ranges(&sent), [(1, 988), (989, 988), (1977, 988)]);
     assert!(sent.iter().all(|segment| segment.sack == [(101, 201)]), "{sent:?}");
     script.inject(&seg("A", 1, 2965).data(100));
-    let rest = script.one();
+    let rest = script.expect_one();
     assert_eq!((rest.ack, rest.payload.len(), rest.sack.len()), (201, 36, 0));
 }
 
-/// RFC 9937: while a hole is repaired sending goes on, in proportion to what arrives, and ends with the window cut.
+/// RFC 9937: a recovery continues sending in proportion to what arrives, and ends with the reduced window.
 #[test]
-fn recovery_sends_evenly() {
+fn a_recovery_sends_evenly() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.write(id, 200_000);
@@ -86,10 +86,10 @@ fn recovery_sends_evenly() {
         script.now += 20 * MILLISECOND;
         script.inject(&seg("A", 1, next));
     }
-    // Slow start: forty segments are in flight, of which the first is lost.
+    // Slow start: forty segments are in flight, and the first is lost.
     assert_eq!((next, script.sent().len()), (30_001, 40));
     script.now += 20 * MILLISECOND;
-    // Before the peer's window, which begins at the hole, ends it.
+    // Ends before the peer's window, which starts at the hole, is full.
     let sent: Vec<usize> = (1..30)
         .map(|number| {
             script.inject(&seg("A", 1, next).sack(&[(next + 1000, next + 1000 * (number + 1))]));
@@ -104,8 +104,8 @@ fn recovery_sends_evenly() {
     assert_eq!(script.stack.counters().tcp_retransmitted_segments, 1);
 }
 
-/// A connection with timestamps that has twenty segments of 988 bytes in flight, from 9881 on, and 20 ms of round trip; the
-/// stamp of these segments.
+/// Establishes a connection with timestamps, a round trip of 20 ms and twenty segments of 988 bytes in flight, from
+/// 9881 on. Returns the timestamp of these segments.
 fn twenty_in_flight(script: &mut Script) -> u32 {
     let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).timestamp(50, 0));
     script.write(id, 100_000);
@@ -118,12 +118,12 @@ fn twenty_in_flight(script: &mut Script) -> u32 {
     second[0].timestamp.unwrap().0
 }
 
-/// RFC 3522 and RFC 4015: the path became slow, the timer went off, and then everything arrives.
+/// RFC 3522 and RFC 4015: the path becomes slower, a timeout occurs, and then everything arrives.
 #[test]
 fn a_timeout_without_a_loss_is_undone() {
     let mut script = script();
     let stamp = twenty_in_flight(&mut script);
-    let sent = script.pass(400 * MILLISECOND);
+    let sent = script.advance(400 * MILLISECOND);
     assert!(script.stack.counters().tcp_timeouts >= 1, "{sent:?}");
     let resent = script.stack.counters().tcp_retransmitted_segments;
     script.inject(&seg("A", 1, 9881 + 2 * 988).timestamp(52, stamp));
@@ -131,29 +131,29 @@ fn a_timeout_without_a_loss_is_undone() {
     let more = script.sent();
     assert!(!more.is_empty() && more.len() <= 4 && more.iter().all(|segment| segment.seq > highest), "{more:?}");
     assert_eq!(script.stack.counters().tcp_undone, 1);
-    // As many as before are in flight again, and nothing is sent twice.
+    // As much as before is in flight again, and nothing is sent twice.
     script.inject(&seg("A", 1, 9881 + 20 * 988).timestamp(53, stamp));
     assert!(script.sent().len() >= 10);
     assert_eq!(script.stack.counters().tcp_retransmitted_segments, resent);
-    // The timeout learnt: two thirds of a second of silence are not enough any more.
+    // The timeout has adapted: two thirds of a second without an answer do not cause another one.
     let timeouts = script.stack.counters().tcp_timeouts;
-    script.pass(600 * MILLISECOND);
+    script.advance(600 * MILLISECOND);
     assert_eq!(script.stack.counters().tcp_timeouts, timeouts);
 }
 
-/// The echo is that of the retransmission, so the original was lost: nothing is undone.
+/// The echo is that of the retransmission, so the original was lost and nothing is undone.
 #[test]
 fn a_timeout_with_a_loss_is_not_undone() {
     let mut script = script();
     twenty_in_flight(&mut script);
-    let sent = script.pass(400 * MILLISECOND);
+    let sent = script.advance(400 * MILLISECOND);
     let (_, again) = sent.iter().rfind(|(_, segment)| segment.seq == 9881).expect("sent again");
     script.inject(&seg("A", 1, 9881 + 988).timestamp(52, again.timestamp.unwrap().0));
     assert_eq!(ranges(&script.sent())[0], (9881 + 988, 988), "slow start from the hole");
     assert_eq!(script.stack.counters().tcp_undone, 0);
 }
 
-/// RFC 4015: reordering that looked like a loss.
+/// RFC 4015: reordering that appeared to be a loss.
 #[test]
 fn a_recovery_from_reordering_is_undone() {
     let mut script = script();
@@ -170,13 +170,13 @@ fn a_recovery_from_reordering_is_undone() {
     assert_eq!(script.stack.counters().tcp_undone, 1);
     script.sent();
     script.inject(&seg("A", 1, 9881 + 20 * 988).timestamp(54, stamp));
-    assert!(script.sent().len() >= 10, "the window is what it was");
+    assert!(script.sent().len() >= 10, "the window is restored");
     assert_eq!(script.stack.counters().tcp_retransmitted_segments, 1);
 }
 
-/// RFC 8985, 6.2: with one SACK only, the reordering timer decides.
+/// RFC 8985, 6.2: with one SACKed segment the reordering timer decides.
 #[test]
-fn a_reordered_segment_is_waited_for() {
+fn a_reordered_segment_is_not_retransmitted_at_once() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.write(id, 4000);
@@ -185,16 +185,16 @@ fn a_reordered_segment_is_waited_for() {
     script.inject(&seg("A", 1, 1001));
     script.sent();
     script.inject(&seg("A", 1, 1001).sack(&[(2001, 3001)]));
-    script.nothing();
-    let sent = script.pass(10 * MILLISECOND);
+    script.expect_nothing();
+    let sent = script.advance(10 * MILLISECOND);
     assert_eq!(sent.len(), 1, "{sent:?}");
     assert_eq!(sent[0].1.seq, 1001);
     assert!((4..=6).contains(&(sent[0].0 / MILLISECOND)), "a quarter of 20 ms, not {}", sent[0].0);
 }
 
-/// RFC 8985, 7: a lost tail is probed for after two round trips.
+/// RFC 8985, 7: a lost tail is probed after two round trips.
 #[test]
-fn a_lost_tail_is_probed_for() {
+fn a_lost_tail_is_probed() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.write(id, 1000);
@@ -203,24 +203,24 @@ fn a_lost_tail_is_probed_for() {
     script.inject(&seg("A", 1, 1001));
     script.write(id, 3000);
     assert_eq!(script.sent().len(), 3);
-    let sent = script.pass(70 * MILLISECOND);
+    let sent = script.advance(70 * MILLISECOND);
     assert_eq!((sent.len(), sent[0].1.seq), (1, 3001), "{sent:?}");
     assert_eq!(script.stack.counters().tcp_loss_probes, 1);
-    // The probe arrived, and shows that the others did not.
+    // The probe arrived, and its SACK block reveals the lost segments.
     script.inject(&seg("A", 1, 1001).sack(&[(3001, 4001)]));
-    script.pass(30 * MILLISECOND);
+    script.advance(30 * MILLISECOND);
     assert_eq!(script.stack.counters().tcp_sack_recoveries, 1);
     assert_eq!(script.stack.counters().tcp_timeouts, 0);
 }
 
-/// RFC 6298: without any answer the timer retransmits, backs off, and gives up.
+/// RFC 6298: without an answer the timer retransmits, backs off, and aborts the connection.
 #[test]
-fn a_dead_peer_is_given_up_after_retries_with_backoff() {
+fn a_connection_to_a_dead_peer_times_out_after_retries_with_backoff() {
     let mut script = Script::new(|settings| settings.retries = 4);
     let id = script.accepted(&seg("S", 0, 0).options(1000, None, false));
     script.write(id, 1000);
     script.sent();
-    let sent = script.pass(1000 * SECOND);
+    let sent = script.advance(1000 * SECOND);
     assert!(sent.iter().all(|(_, segment)| ranges(core::slice::from_ref(segment)) == [(1, 1000)]));
     let at: Vec<u64> = sent.iter().map(|(at, _)| at / MILLISECOND).collect();
     assert_eq!(at.len(), 4);
@@ -232,7 +232,7 @@ fn a_dead_peer_is_given_up_after_retries_with_backoff() {
     assert_eq!(script.stack.timer_count(), 0);
 }
 
-/// RFC 6582: without SACK, three duplicates; partial acknowledgements bring the next hole.
+/// RFC 6582: without SACK, three duplicates start a recovery, and partial acknowledgements continue it.
 #[test]
 fn newreno_recovers_without_sack() {
     let mut script = script();
@@ -242,7 +242,7 @@ fn newreno_recovers_without_sack() {
     script.now += 20 * MILLISECOND;
     for _ in 0..2 {
         script.inject(&seg("A", 1, 1));
-        script.nothing();
+        script.expect_nothing();
     }
     script.inject(&seg("A", 1, 1));
     assert_eq!(ranges(&script.sent()), [(1, 1000)]);
@@ -250,13 +250,13 @@ fn newreno_recovers_without_sack() {
     script.inject(&seg("A", 1, 4001));
     assert_eq!(ranges(&script.sent()), [(4001, 1000)], "the next hole");
     script.inject(&seg("A", 1, 10_001));
-    script.nothing();
+    script.expect_nothing();
     assert_eq!((script.stack.counters().tcp_reno_recoveries, script.stack.counters().tcp_timeouts), (1, 0));
 }
 
-/// RFC 2018, 8: a peer that forgets what it SACKed.
+/// RFC 2018, 8: the peer discards data that it has SACKed.
 #[test]
-fn a_reneging_peer_gets_everything_again() {
+fn everything_is_retransmitted_to_a_reneging_peer() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.write(id, 4000);
@@ -265,48 +265,48 @@ fn a_reneging_peer_gets_everything_again() {
     script.inject(&seg("A", 1, 1001).sack(&[(2001, 4001)]));
     script.sent();
     script.now += 20 * MILLISECOND;
-    // It has 1001..2001 now, but says that it lacks what it said it had.
+    // The peer has received 1001..2001, but discarded what it had SACKed.
     script.inject(&seg("A", 1, 2001));
-    let sent = script.pass(3 * SECOND);
+    let sent = script.advance(3 * SECOND);
     assert_eq!(script.stack.counters().tcp_sack_reneging, 1);
     assert!(sent.iter().any(|(_, segment)| segment.seq == 2001), "{sent:?}");
 }
 
-/// Karn's rule, for all that one acknowledgement covers: it came late because of what was lost, and says nothing of the
-/// path. Else timeouts make timeouts longer.
+/// Karn's rule for everything that one acknowledgement covers: it was delayed by a loss, so it gives no sample.
+/// Otherwise timeouts would make the next timeouts longer.
 #[test]
-fn an_acknowledgement_that_took_a_retransmission_is_no_round_trip() {
+fn an_acknowledgement_of_a_retransmission_gives_no_sample() {
     let mut script = script();
     let id = script.accepted(&seg("S", 0, 0).options(1000, None, false));
     script.write(id, 2000);
     assert_eq!(ranges(&script.sent()), [(1, 1000), (1001, 1000)]);
-    let again = script.pass(30 * SECOND);
+    let again = script.advance(30 * SECOND);
     assert!(!again.is_empty() && again.iter().all(|(_, segment)| segment.seq == 1));
     script.inject(&seg("A", 1, 2001));
     script.write(id, 1000);
     script.sent();
-    let again = script.pass(30 * SECOND);
+    let again = script.advance(30 * SECOND);
     assert!(again[0].0 < SECOND, "after {} ns", again[0].0);
 }
 
-/// The same for timestamps, on both sides: the answer to a retransmission echoes the retransmission, and an echo that is
-/// older than that is not believed.
+/// The same for timestamps, on both sides: the answer to a retransmission echoes the retransmission, and an older
+/// echo gives no sample.
 #[test]
-fn the_echo_of_a_lost_acknowledgement_is_no_round_trip() {
+fn the_echo_of_a_lost_acknowledgement_gives_no_sample() {
     let mut script = script();
     let id = script.accepted(&seg("S", 0, 0).options(1000, None, false).timestamp(100, 0));
     for value in [200, 300] {
         let echo = script.stack.counters().tcp_out_segments as u32;
         script.inject(&seg("PA", 1, 1).data(10).timestamp(value, echo));
-        assert_eq!(script.one().timestamp.unwrap().1, value);
+        assert_eq!(script.expect_one().timestamp.unwrap().1, value);
     }
     script.write(id, 1000);
-    let first = script.one().timestamp.unwrap().0;
-    script.pass(100 * SECOND);
+    let first = script.expect_one().timestamp.unwrap().0;
+    script.advance(100 * SECOND);
     script.inject(&seg("A", 11, 989).timestamp(400, first));
     script.inject(&seg("A", 11, 1001).timestamp(400, first));
     script.write(id, 900);
     script.sent();
-    let again = script.pass(30 * SECOND);
+    let again = script.advance(30 * SECOND);
     assert!(again[0].0 < SECOND, "after {} ns", again[0].0);
 }

@@ -1,4 +1,4 @@
-//! TCP's connections, segment by segment: how they begin and end, and what a spoofer or a flood can do to them.
+//! TCP connections segment by segment: setup, close, and resistance to spoofed segments and floods.
 
 mod common;
 
@@ -12,13 +12,13 @@ fn script() -> Script {
     Script::new(|_| ())
 }
 
-/// RFC 9293, 3.5: the three-way handshake, with the options both sides agree on.
+/// RFC 9293, 3.5: three-way handshake with negotiated options.
 #[test]
 fn a_passive_open_agrees_on_options() {
     let mut script = script();
     let listener = script.stack.listen("0.0.0.0:80".parse().unwrap(), 8).unwrap();
     script.inject(&seg("S", 0, 0).options(1400, Some(3), true).timestamp(77, 0));
-    let answer = script.one();
+    let answer = script.expect_one();
     assert_eq!((answer.flags.as_str(), answer.seq, answer.ack), ("SA", 0, 1));
     assert_eq!((answer.mss, answer.scale, answer.sack_permitted), (Some(1460), Some(7), true));
     let (value, echo) = answer.timestamp.unwrap();
@@ -28,54 +28,54 @@ fn a_passive_open_agrees_on_options() {
     let id = script.stack.accept(listener).unwrap();
     assert_eq!(script.stack.peer_addr(id).unwrap(), "10.0.0.1:4000".parse().unwrap());
     assert!(script.stack.readiness(id).contains(Readiness::WRITABLE));
-    // 1400 less the 12 bytes of timestamps.
+    // 1400 bytes less the 12 bytes of the timestamp option.
     script.write(id, 3000);
-    assert_eq!(ranges(&script.sent()), [(1, 1388), (1389, 1388)], "the rest is small and waits");
+    assert_eq!(ranges(&script.sent()), [(1, 1388), (1389, 1388)], "Nagle holds the rest");
 }
 
-/// RFC 9293, 3.7.1: a peer that says nothing takes 536 bytes; what it did not offer is not used.
+/// RFC 9293, 3.7.1: without an MSS option segments have 536 bytes. Options that the peer did not offer are not used.
 #[test]
-fn a_peer_without_options_gets_none() {
+fn no_options_are_sent_to_a_peer_without_options() {
     let mut script = script();
     let id = script.accepted(&seg("S", 0, 0));
     script.write(id, 600);
     let sent = script.sent();
-    assert_eq!(ranges(&sent), [(1, 536)], "the rest is small and waits");
+    assert_eq!(ranges(&sent), [(1, 536)], "Nagle holds the rest");
     assert_eq!((sent[0].timestamp, sent[0].sack.len()), (None, 0));
 }
 
-/// RFC 9293, 3.10.7.3: an active open, and what ends an attempt.
+/// RFC 9293, 3.10.7.3: active open, and how an attempt fails.
 #[test]
 fn an_active_open_connects_or_is_refused() {
     let mut script = script();
     let id = script.stack.connect(script.at(), "10.0.0.1:9".parse().unwrap()).unwrap();
     assert_eq!(script.stack.write(id, b"early"), Err(IoError::WouldBlock));
-    let syn = script.one();
+    let syn = script.expect_one();
     assert_eq!((syn.flags.as_str(), syn.seq, syn.mss), ("S", 0, Some(1460)));
     script.inject(&seg("RA", 0, 7));
     assert_eq!(script.sent().len(), 0, "a reset of something that was never sent");
     script.inject(&seg("A", 0, 7));
-    assert_eq!(script.one().flags, "R");
+    assert_eq!(script.expect_one().flags, "R");
     script.inject(&seg("SA", 0, 1).options(1000, None, true));
-    let ack = script.one();
+    let ack = script.expect_one();
     assert_eq!((ack.flags.as_str(), ack.seq, ack.ack), ("A", 1, 1));
     assert!(script.stack.is_connected(id));
 
     let id = script.stack.connect(script.at(), "10.0.0.1:9".parse().unwrap()).unwrap();
-    script.one();
+    script.expect_one();
     script.inject(&seg("RA", 0, 1));
     assert!(script.stack.readiness(id).contains(Readiness::ERROR | Readiness::HANG_UP));
     assert_eq!(script.stack.take_error(id), Ok(Some(SocketError::Refused)));
     assert_eq!(script.stack.take_error(id), Ok(None));
 }
 
-/// RFC 6298, 5: a SYN is retransmitted after 1, 2, 4 ... seconds, and given up.
+/// RFC 6298, 5: a SYN is retransmitted after 1, 2, 4 ... seconds until the attempt fails.
 #[test]
-fn a_syn_without_an_answer_is_given_up() {
+fn an_unanswered_syn_times_out() {
     let mut script = Script::new(|settings| settings.syn_retries = 3);
     let id = script.stack.connect(script.at(), "10.0.0.1:9".parse().unwrap()).unwrap();
-    script.one();
-    let sent = script.pass(100 * SECOND);
+    script.expect_one();
+    let sent = script.advance(100 * SECOND);
     let seconds: Vec<_> = sent.iter().map(|(at, segment)| (at / SECOND, segment.flags.as_str())).collect();
     assert_eq!(seconds, [(1, "S"), (3, "S"), (7, "S")]);
     assert_eq!(script.stack.take_error(id), Ok(Some(SocketError::TimedOut)));
@@ -87,9 +87,9 @@ fn a_syn_without_an_answer_is_given_up() {
 fn a_simultaneous_open_is_one_connection() {
     let mut script = script();
     let id = script.stack.connect(script.at(), "10.0.0.1:9".parse().unwrap()).unwrap();
-    script.one();
+    script.expect_one();
     script.inject(&seg("S", 0, 0).options(1000, None, true));
-    let answer = script.one();
+    let answer = script.expect_one();
     assert_eq!((answer.flags.as_str(), answer.seq, answer.ack), ("SA", 0, 1));
     script.inject(&seg("SA", 0, 1).options(1000, None, true));
     assert!(script.stack.is_connected(id));
@@ -97,63 +97,63 @@ fn a_simultaneous_open_is_one_connection() {
     assert_eq!(script.read(id).len(), 5);
 }
 
-/// RFC 9293, 3.10.7.4: the SYN comes again, so our answer was lost.
+/// RFC 9293, 3.10.7.4: a repeated SYN shows that the SYN-ACK was lost.
 #[test]
 fn a_repeated_syn_is_answered_again() {
     let mut script = script();
     script.stack.listen("0.0.0.0:80".parse().unwrap(), 8).unwrap();
     for _ in 0..3 {
         script.inject(&seg("S", 0, 0));
-        assert_eq!(script.one().flags, "SA");
+        assert_eq!(script.expect_one().flags, "SA");
     }
     script.inject(&seg("R", 1, 0));
     assert_eq!((script.stack.socket_count(), script.stack.timer_count()), (1, 0));
 }
 
-/// RFC 9293, 3.10.7.1: segments for nobody.
+/// RFC 9293, 3.10.7.1: segments that belong to no connection.
 #[test]
-fn what_is_for_nobody_is_refused_with_the_right_numbers() {
+fn segments_without_a_connection_are_reset_with_valid_numbers() {
     let mut script = script();
     script.initial = Some(5000);
     script.inject(&seg("S", 0, 0).data(3));
-    let reset = script.one();
+    let reset = script.expect_one();
     assert_eq!((reset.flags.as_str(), reset.ack), ("RA", 4));
     script.inject(&seg("A", 7, 9));
-    let reset = script.one();
+    let reset = script.expect_one();
     assert_eq!((reset.flags.as_str(), reset.seq), ("R", 9));
     script.inject(&seg("R", 7, 0));
     script.inject(&seg("RA", 7, 9));
-    script.nothing();
+    script.expect_nothing();
 }
 
-/// RFC 9293, 3.6: the four ways to end.
+/// RFC 9293, 3.6: the ways to close a connection.
 #[test]
-fn an_active_close_ends_in_time_wait_and_is_forgotten() {
+fn an_active_close_ends_in_time_wait_which_expires() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.stack.shutdown(script.at(), id, Shutdown::Write).unwrap();
-    let fin = script.one();
+    let fin = script.expect_one();
     assert_eq!((fin.flags.as_str(), fin.seq), ("FA", 1));
     assert_eq!(script.stack.write(id, b"x"), Err(IoError::BrokenPipe));
     script.inject(&seg("A", 1, 2));
-    // Half closed: the peer may go on.
+    // Half closed: the peer may still send.
     script.inject(&seg("PA", 1, 2).data(10));
     assert_eq!(script.read(id).len(), 10);
     script.sent();
     script.inject(&seg("FA", 11, 2));
-    assert_eq!(script.one().ack, 12);
+    assert_eq!(script.expect_one().ack, 12);
     assert_eq!(script.stack.read(id, &mut [0; 9]), Ok(0));
     script.stack.close(script.at(), id).unwrap();
     assert_eq!((script.stack.socket_count(), script.stack.time_wait_count()), (1, 1));
-    // The FIN again: acknowledged again, and the wait begins again.
-    script.pass(50 * SECOND);
+    // A repeated FIN is acknowledged, and restarts TIME-WAIT.
+    script.advance(50 * SECOND);
     script.inject(&seg("FA", 11, 2));
-    assert_eq!(script.one().ack, 12);
-    // RFC 1337: a reset does not end it.
+    assert_eq!(script.expect_one().ack, 12);
+    // RFC 1337: a reset does not end TIME-WAIT.
     script.inject(&seg("R", 12, 0));
-    script.pass(50 * SECOND);
+    script.advance(50 * SECOND);
     assert_eq!(script.stack.time_wait_count(), 1);
-    script.pass(20 * SECOND);
+    script.advance(20 * SECOND);
     assert_eq!((script.stack.time_wait_count(), script.stack.flow_count(), script.stack.poll_timeout()), (0, 0, None));
 }
 
@@ -162,12 +162,12 @@ fn a_passive_close_ends_with_the_last_ack() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.inject(&seg("FA", 1, 1));
-    assert_eq!(script.one().ack, 2);
+    assert_eq!(script.expect_one().ack, 2);
     assert!(script.stack.readiness(id).contains(Readiness::READABLE | Readiness::READ_CLOSED));
     assert!(!script.stack.readiness(id).contains(Readiness::HANG_UP));
     script.write(id, 100);
     script.stack.close(script.at(), id).unwrap();
-    let last = script.one();
+    let last = script.expect_one();
     assert_eq!((last.flags.as_str(), last.payload.len()), ("FPA", 100));
     script.inject(&seg("A", 2, 102));
     assert_eq!((script.stack.socket_count(), script.stack.flow_count(), script.stack.timer_count()), (1, 0, 0));
@@ -178,14 +178,14 @@ fn a_simultaneous_close_ends_in_time_wait() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.stack.close(script.at(), id).unwrap();
-    assert_eq!(script.one().flags, "FA");
+    assert_eq!(script.expect_one().flags, "FA");
     script.inject(&seg("FA", 1, 1));
-    assert_eq!(script.one().ack, 2);
+    assert_eq!(script.expect_one().ack, 2);
     script.inject(&seg("A", 2, 2));
     assert_eq!((script.stack.socket_count(), script.stack.time_wait_count()), (1, 1));
 }
 
-/// RFC 2525, 2.17; RFC 1122, 4.2.2.13: data that nobody will read is answered with a reset.
+/// RFC 2525, 2.17; RFC 1122, 4.2.2.13: data that the application will not read is answered with a reset.
 #[test]
 fn closing_with_unread_data_or_after_it_resets() {
     let mut script = script();
@@ -193,21 +193,21 @@ fn closing_with_unread_data_or_after_it_resets() {
     script.inject(&seg("PA", 1, 1).data(10));
     script.sent();
     script.stack.close(script.at(), id).unwrap();
-    assert_eq!(script.one().flags, "RA");
+    assert_eq!(script.expect_one().flags, "RA");
     assert_eq!(script.stack.socket_count(), 1);
 
     let mut script = self::script();
     let id = script.accepted_with_sack();
     script.stack.close(script.at(), id).unwrap();
-    script.one();
+    script.expect_one();
     script.inject(&seg("PA", 1, 2).data(10));
-    assert_eq!(script.one().flags, "RA");
+    assert_eq!(script.expect_one().flags, "RA");
     assert_eq!(script.stack.counters().tcp_aborted_on_data, 1);
     assert_eq!((script.stack.socket_count(), script.stack.flow_count()), (1, 0));
 }
 
 #[test]
-fn lingering_for_no_time_resets_and_for_some_time_gives_up() {
+fn a_zero_linger_time_resets_and_a_longer_one_aborts_at_its_end() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.stack.set_linger(id, Some(core::time::Duration::ZERO)).unwrap();
@@ -220,42 +220,42 @@ fn lingering_for_no_time_resets_and_for_some_time_gives_up() {
     script.stack.set_linger(id, Some(core::time::Duration::from_secs(3))).unwrap();
     script.write(id, 10);
     script.stack.close(script.at(), id).unwrap();
-    let sent = script.pass(10 * SECOND);
+    let sent = script.advance(10 * SECOND);
     let (at, last) = sent.last().unwrap();
     assert_eq!((at / SECOND, last.flags.as_str()), (3, "RA"));
     assert_eq!(script.stack.socket_count(), 1);
 }
 
-/// An application that is gone waits for the peer's FIN only so long.
+/// A closed connection waits for the peer's FIN for a limited time.
 #[test]
-fn fin_wait_2_of_nobody_ends() {
+fn fin_wait_2_of_an_orphan_ends() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.stack.close(script.at(), id).unwrap();
-    script.one();
+    script.expect_one();
     script.inject(&seg("A", 1, 2));
     assert_eq!(script.stack.socket_count(), 2);
-    script.pass(61 * SECOND);
+    script.advance(61 * SECOND);
     assert_eq!((script.stack.socket_count(), script.stack.flow_count(), script.stack.timer_count()), (1, 0, 0));
 }
 
-/// RFC 5961, 3: a reset counts only with exactly the expected number.
+/// RFC 5961, 3: a reset is accepted only with exactly the expected sequence number.
 #[test]
 fn a_spoofed_reset_gets_a_challenge() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.inject(&seg("R", 100, 0));
-    let challenge = script.one();
+    let challenge = script.expect_one();
     assert_eq!((challenge.flags.as_str(), challenge.seq, challenge.ack), ("A", 1, 1));
     script.inject(&seg("R", 1_000_000, 0));
-    script.nothing();
+    script.expect_nothing();
     assert!(script.stack.is_connected(id));
     script.inject(&seg("R", 1, 0));
     assert_eq!(script.stack.take_error(id), Ok(Some(SocketError::Reset)));
     assert_eq!(script.stack.counters().tcp_challenge_acks, 1);
 }
 
-/// RFC 5961, 4 and 5: SYNs in a connection and ACKs of what was not sent; at a limited rate.
+/// RFC 5961, 4 and 5: SYNs in a connection, and ACKs of data that was not sent, are answered at a limited rate.
 #[test]
 fn spoofed_syns_and_acks_get_challenges_at_a_limited_rate() {
     let mut script = Script::new(|settings| settings.challenge_rate = 5);
@@ -282,44 +282,44 @@ fn old_timestamps_are_rejected_and_resets_are_not() {
     let mut script = script();
     let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).timestamp(1000, 0));
     script.inject(&seg("PA", 1, 1).data(10).timestamp(1001, 0));
-    assert_eq!(script.one().timestamp.unwrap().1, 1001);
+    assert_eq!(script.expect_one().timestamp.unwrap().1, 1001);
     script.inject(&seg("PA", 11, 1).data(10).timestamp(990, 0));
-    let answer = script.one();
+    let answer = script.expect_one();
     assert_eq!((answer.ack, answer.timestamp.unwrap().1), (11, 1001));
     script.inject(&seg("PA", 11, 1).data(10));
-    assert_eq!(script.one().ack, 11, "without a timestamp it is not one of ours");
+    assert_eq!(script.expect_one().ack, 11, "a segment without a timestamp is dropped");
     assert_eq!(script.stack.counters().tcp_paws_rejected, 2);
     assert_eq!(script.read(id).len(), 10);
     script.inject(&seg("R", 11, 0).timestamp(1, 0));
     assert_eq!(script.stack.take_error(id), Ok(Some(SocketError::Reset)));
 }
 
-/// A segment that a retransmission overtook has an older timestamp, by a tick; it is not an old one.
+/// A segment that a retransmission overtook has a timestamp that is older by one tick. PAWS accepts it.
 #[test]
-fn a_tick_of_reordering_is_no_wraparound() {
+fn paws_accepts_a_tick_of_reordering() {
     let mut script = script();
     let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).timestamp(1000, 0));
     script.inject(&seg("A", 1, 1).data(10).timestamp(1010, 0));
     script.sent();
     script.inject(&seg("A", 11, 1).data(10).timestamp(1009, 0));
-    assert_eq!(script.one().timestamp.unwrap().1, 1010, "and the clock does not go back");
+    assert_eq!(script.expect_one().timestamp.unwrap().1, 1010, "TS.Recent does not go back");
     assert_eq!((script.read(id).len(), script.stack.counters().tcp_paws_rejected), (20, 0));
 }
 
-/// RFC 7323, 4.3: a segment out of order does not move TS.Recent.
+/// RFC 7323, 4.3: an out-of-order segment does not update TS.Recent.
 #[test]
-fn the_echoed_timestamp_is_that_of_the_segment_in_order() {
+fn the_echoed_timestamp_is_that_of_the_last_in_order_segment() {
     let mut script = script();
     script.accepted(&seg("S", 0, 0).options(1000, None, true).timestamp(1000, 0));
     script.inject(&seg("PA", 11, 1).data(10).timestamp(1005, 0));
-    assert_eq!(script.one().timestamp.unwrap().1, 1000);
+    assert_eq!(script.expect_one().timestamp.unwrap().1, 1000);
     script.inject(&seg("PA", 1, 1).data(10).timestamp(1006, 0));
-    assert_eq!(script.one().timestamp.unwrap().1, 1006);
+    assert_eq!(script.expect_one().timestamp.unwrap().1, 1006);
 }
 
-/// RFC 4987: under a flood nothing is stored, and the ACK brings everything back.
+/// RFC 4987: during a flood no state is stored, and the final ACK returns it.
 #[test]
-fn a_flood_is_answered_with_cookies_that_work() {
+fn a_syn_flood_is_answered_with_valid_cookies() {
     let mut script = script();
     let listener = script.stack.listen("0.0.0.0:80".parse().unwrap(), 4).unwrap();
     for port in 0..1000 {
@@ -329,29 +329,29 @@ fn a_flood_is_answered_with_cookies_that_work() {
     assert_eq!(script.sent().len(), 1000);
     assert_eq!(script.stack.socket_count(), 5, "the listener and its backlog");
     assert_eq!(script.stack.counters().tcp_syncookies_sent, 996);
-    // A peer that means it.
+    // A genuine peer.
     script.ports.1 = 4000;
     script.inject(&seg("S", 0, 0).options(1000, Some(5), true).timestamp(50, 0));
-    let answer = script.one();
+    let answer = script.expect_one();
     script.inject(&seg("PA", 1, 1).data(7).timestamp(51, answer.timestamp.unwrap().0).window(1000));
     let id = script.stack.accept(listener).unwrap();
     assert_eq!(script.read(id).len(), 7);
     script.sent();
-    // 1000 << 5 is a window for 32 segments; the initial window is 10, of a size the cookie rounds down.
+    // 1000 << 5 is a window of 32 segments. The initial window is 10 segments, of a size that the cookie rounds down.
     script.write(id, 20_000);
     let sent = script.sent();
     assert_eq!((sent.len(), sent[0].payload.len()), (10, 524));
-    // A guess.
+    // A guessed cookie.
     script.ports.1 = 4001;
     script.inject(&seg("A", 1, 12_345));
-    script.nothing();
+    script.expect_nothing();
     assert_eq!(script.stack.accept(listener), Err(IoError::WouldBlock));
     assert_eq!(script.stack.counters().tcp_syncookies_failed, 1);
 }
 
-/// RFC 6191: a SYN that is newer takes over a connection in TIME-WAIT; an older one does not.
+/// RFC 6191: a newer SYN replaces a connection in TIME-WAIT; an older one does not.
 #[test]
-fn time_wait_is_taken_over_by_a_newer_connection_only() {
+fn only_a_newer_syn_replaces_time_wait() {
     let mut script = script();
     let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).timestamp(1000, 0));
     script.stack.close(script.at(), id).unwrap();
@@ -360,10 +360,10 @@ fn time_wait_is_taken_over_by_a_newer_connection_only() {
     script.sent();
     assert_eq!(script.stack.time_wait_count(), 1);
     script.inject(&seg("S", 0, 0).options(1000, None, true).timestamp(900, 0));
-    assert_eq!(script.one().flags, "A", "an old one is acknowledged");
+    assert_eq!(script.expect_one().flags, "A", "an old SYN is acknowledged");
     let old = script.initial.unwrap();
     script.inject(&seg("S", 5000, 0).options(1000, None, true).timestamp(1002, 0));
-    assert_eq!(script.one().flags, "SA");
+    assert_eq!(script.expect_one().flags, "SA");
     assert!(script.initial.unwrap().wrapping_sub(old) > 65_000, "numbers past the old connection's");
     assert_eq!((script.stack.time_wait_count(), script.stack.counters().tcp_time_wait_reused), (0, 1));
 }
@@ -375,7 +375,7 @@ fn time_wait_is_bounded() {
     for port in 1000..1050 {
         script.ports.1 = port;
         script.inject(&seg("S", 0, 0));
-        script.one();
+        script.expect_one();
         script.inject(&seg("A", 1, 1));
         let id = script.stack.accept(listener).unwrap();
         script.stack.close(script.at(), id).unwrap();
@@ -385,31 +385,31 @@ fn time_wait_is_bounded() {
     }
     assert_eq!((script.stack.time_wait_count(), script.stack.flow_count()), (10, 10));
     assert_eq!(script.stack.counters().tcp_time_wait_overflows, 40);
-    script.pass(100 * SECOND);
+    script.advance(100 * SECOND);
     assert_eq!((script.stack.flow_count(), script.stack.poll_timeout()), (0, None));
 }
 
-/// The accept queue is bounded; who does not fit tries again, and gets in.
+/// The accept queue is bounded. A peer that finds it full retries successfully.
 #[test]
-fn a_full_accept_queue_makes_peers_wait() {
+fn peers_retry_while_the_accept_queue_is_full() {
     let mut script = script();
     let listener = script.stack.listen("0.0.0.0:80".parse().unwrap(), 1).unwrap();
     let mut initials = Vec::new();
     for port in [4000, 4001] {
         script.ports.1 = port;
         script.inject(&seg("S", 0, 0));
-        script.one();
+        script.expect_one();
         initials.push(script.initial);
     }
     for (port, initial) in [4000, 4001].into_iter().zip(initials) {
         (script.ports.1, script.initial) = (port, initial);
         script.inject(&seg("A", 1, 1));
     }
-    script.nothing();
+    script.expect_nothing();
     assert_eq!(script.stack.counters().tcp_listen_overflows, 1);
     script.ports.1 = 4002;
     script.inject(&seg("S", 0, 0));
-    script.nothing();
+    script.expect_nothing();
     script.stack.accept(listener).unwrap();
     script.ports.1 = 4001;
     script.inject(&seg("A", 1, 1));
@@ -417,9 +417,9 @@ fn a_full_accept_queue_makes_peers_wait() {
     assert_eq!(script.stack.peer_addr(id).unwrap().port(), 4001);
 }
 
-/// A stale id is an error and never another socket.
+/// A stale id is an error.
 #[test]
-fn stale_ids_are_harmless() {
+fn stale_ids_are_errors() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.stack.abort(script.at(), id).unwrap();
@@ -436,9 +436,9 @@ fn stale_ids_are_harmless() {
     assert_eq!(stack.accept(other), Err(IoError::WrongKind));
 }
 
-/// RFC 1191 and RFC 5927: a smaller path, believed only from someone who saw the segment.
+/// RFC 1191 and RFC 5927: an ICMP error that quotes a segment in flight lowers the path MTU.
 #[test]
-fn a_smaller_path_shortens_segments_if_it_is_plausible() {
+fn a_plausible_icmp_error_lowers_the_path_mtu() {
     let mut script = script();
     let id = script.accepted(&seg("S", 0, 0).options(1460, None, true));
     script.write(id, 4000);
@@ -455,7 +455,7 @@ fn a_smaller_path_shortens_segments_if_it_is_plausible() {
         frame(1, &icmp, |icmp| smoltcp::wire::Icmpv4Packet::new_unchecked(icmp).fill_checksum())
     };
     script.stack.handle_frame(script.at(), &notice(9_000_000, 1300));
-    script.nothing();
+    script.expect_nothing();
     assert_eq!(script.stack.counters().icmp_in_strays, 1);
     script.stack.handle_frame(script.at(), &notice(1, 1300));
     let again = script.sent();
@@ -464,7 +464,8 @@ fn a_smaller_path_shortens_segments_if_it_is_plausible() {
     assert!(script.sent().iter().all(|segment| segment.payload.len() <= 512), "never below 552");
     assert_eq!(script.stack.counters().tcp_path_mtu_lowered, 2);
 
-    // The next connection to the same host begins with it, until it is forgotten; what is announced is the link's.
+    // The next connection to the host uses the lower path MTU until it expires. The announced MSS is that of the
+    // link.
     for (passed, len) in [(0, 512), (600 * SECOND, 1460)] {
         script.now += passed;
         let id = script.stack.connect(script.at(), "10.0.0.1:9".parse().unwrap()).unwrap();
@@ -478,7 +479,7 @@ fn a_smaller_path_shortens_segments_if_it_is_plausible() {
     }
 }
 
-/// An IPv4 packet from the peer, as a frame.
+/// Builds a frame with an IPv4 packet from the peer.
 fn frame(protocol: u8, payload: &[u8], finish: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
     frame.extend((20 + payload.len() as u16).to_be_bytes());
@@ -490,12 +491,12 @@ fn frame(protocol: u8, payload: &[u8], finish: impl FnOnce(&mut [u8])) -> Vec<u8
     frame
 }
 
-/// RFC 5927: a connection that is established does not believe that the port is unreachable; an attempt does.
+/// RFC 5927: an unreachable error ends a connection attempt, but not an established connection.
 #[test]
-fn unreachable_ends_attempts_only() {
+fn unreachable_errors_end_attempts_only() {
     let mut script = script();
     let id = script.stack.connect(script.at(), "10.0.0.1:9".parse().unwrap()).unwrap();
-    script.one();
+    script.expect_one();
     let mut quoted = vec![0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 6, 0, 0];
     quoted.extend(OWN.iter().chain(&PEER));
     quoted.extend(script.ports.0.to_be_bytes());

@@ -1,4 +1,4 @@
-//! TCP's transfer of data, segment by segment: windows, acknowledgements, small segments, keep-alive, events.
+//! Data transfer segment by segment: windows, acknowledgements, Nagle, keep-alive and events.
 
 mod common;
 
@@ -17,63 +17,63 @@ fn script() -> Script {
 fn windows_are_scaled() {
     let mut script = script();
     let id = script.accepted(&seg("S", 0, 0).options(1000, Some(2), true).window(1000));
-    // The last ACK said 1000 << 2; ten segments of the initial window would be allowed.
+    // The last ACK advertised 1000 << 2, less than the ten segments of the initial window.
     script.write(id, 20_000);
     assert_eq!(script.sent().len(), 4);
     script.inject(&seg("A", 1, 4001).window(2500));
     assert_eq!(script.sent().len(), 10);
-    // And ours: 128 KiB in units of 2^7.
+    // The stack's own window is 128 KiB in units of 2^7.
     script.inject(&seg("PA", 1, 4001).data(1).window(2500));
     assert_eq!(script.sent().last().unwrap().window, 1023);
 }
 
 /// RFC 9293, 3.8.6.1 and 3.8.6.2.1: a closed window is probed, and opens.
 #[test]
-fn a_closed_window_is_probed_and_crumbs_are_not_sent() {
+fn a_closed_window_is_probed_and_tiny_segments_are_not_sent() {
     let mut script = script();
     let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).window(2000));
     script.write(id, 5000);
     assert_eq!(script.sent().len(), 2);
     script.now += 20 * MILLISECOND;
     script.inject(&seg("A", 1, 2001).window(0));
-    script.nothing();
-    let probes = script.pass(2 * SECOND);
+    script.expect_nothing();
+    let probes = script.advance(2 * SECOND);
     assert!(probes.len() >= 2 && probes.iter().all(|(_, probe)| probe.seq == 2000 && probe.payload.is_empty()));
     script.inject(&seg("A", 1, 2001).window(10));
-    script.nothing();
+    script.expect_nothing();
     script.inject(&seg("A", 1, 2001).window(5000));
     assert_eq!(script.sent().len(), 3);
     assert!(script.stack.counters().tcp_window_probes >= 2);
 }
 
-/// A probe is not acceptable to the peer, which ignores what else is in it: what is owed stays owed.
+/// The peer rejects a probe and ignores its other fields, so a pending acknowledgement stays pending.
 #[test]
-fn a_window_probe_does_not_settle_an_acknowledgement() {
+fn a_window_probe_leaves_an_acknowledgement_pending() {
     let mut script = script();
     let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).window(1000));
     script.write(id, 1000);
     script.sent();
     script.inject(&seg("A", 1, 1001).window(0));
     script.write(id, 1000);
-    script.nothing();
-    // Out of the quick start: the acknowledgement that is owed waits for 40 ms, the probe comes before.
+    script.expect_nothing();
+    // After quick mode ends, the pending acknowledgement is delayed by 40 ms, and the probe is sent first.
     script.inject(&seg("PA", 1, 1001).data(10).window(0));
     script.sent();
-    script.pass(190 * MILLISECOND);
+    script.advance(190 * MILLISECOND);
     for seq in 1..17 {
         script.inject(&seg("PA", seq * 10 + 1, 1001).data(10).window(0));
         script.sent();
     }
     script.inject(&seg("PA", 171, 1001).data(10).window(0));
-    script.nothing();
-    let sent = script.pass(60 * MILLISECOND);
+    script.expect_nothing();
+    let sent = script.advance(60 * MILLISECOND);
     let seen: Vec<_> = sent.iter().map(|(_, segment)| (segment.seq, segment.ack)).collect();
     assert_eq!(seen, [(1000, 181), (1001, 181)], "a probe, and then the acknowledgement");
 }
 
-/// RFC 9293, 3.8.6.2.2: our window opens in worthwhile steps, and the peer is told.
+/// RFC 9293, 3.8.6.2.2: the window opens in large steps, which are announced to the peer.
 #[test]
-fn our_window_closes_and_opens_in_steps() {
+fn the_receive_window_closes_and_opens_in_large_steps() {
     let mut script = Script::new(|settings| {
         settings.receive_buffer = 4096;
         settings.receive_buffer_limit = 4096;
@@ -83,43 +83,43 @@ fn our_window_closes_and_opens_in_steps() {
     script.inject(&seg("PA", 4001, 1).data(96));
     assert_eq!(script.sent().last().unwrap().window, 0);
     script.inject(&seg("A", 4097, 1).data(10));
-    assert_eq!(script.one().ack, 4097, "a probe is answered, and its data not taken");
+    assert_eq!(script.expect_one().ack, 4097, "a probe is answered and its data is dropped");
     script.stack.read(id, &mut [0; 100]).unwrap();
-    script.nothing();
+    script.expect_nothing();
     assert_eq!(script.read(id).len(), 3996);
-    let update = script.one();
+    let update = script.expect_one();
     assert_eq!((update.ack, update.window), (4097, 4096));
 }
 
-/// RFC 9293, 3.8.6.3: delayed acknowledgements, every second full segment, and quick ones at the start.
+/// RFC 9293, 3.8.6.3: delayed acknowledgements, one per two full segments, and quick mode at the start.
 #[test]
-fn acknowledgements_are_delayed_in_a_conversation() {
+fn acknowledgements_are_delayed_after_a_response() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.inject(&seg("PA", 1, 1).data(10));
-    assert_eq!(script.one().ack, 11, "quick at the start");
+    assert_eq!(script.expect_one().ack, 11, "quick mode");
     script.inject(&seg("PA", 11, 1).data(10));
     script.write(id, 5);
-    let response = script.one();
-    assert_eq!((response.ack, response.payload.len()), (21, 5), "one segment does both");
+    let response = script.expect_one();
+    assert_eq!((response.ack, response.payload.len()), (21, 5), "one segment carries both");
     script.inject(&seg("PA", 21, 6).data(10));
-    script.nothing();
-    let sent = script.pass(50 * MILLISECOND);
+    script.expect_nothing();
+    let sent = script.advance(50 * MILLISECOND);
     assert_eq!((sent.len(), sent[0].0 / MILLISECOND, sent[0].1.ack), (1, 40, 31));
     script.inject(&seg("A", 31, 6).data(1000));
-    script.nothing();
+    script.expect_nothing();
     script.inject(&seg("A", 1031, 6).data(1000));
-    assert_eq!(script.one().ack, 2031);
+    assert_eq!(script.expect_one().ack, 2031);
 }
 
-/// A merged burst is one acknowledgement.
+/// A merged burst is acknowledged once.
 #[test]
 fn a_burst_is_merged_and_acknowledged_once() {
     let mut script = script();
     let id = script.accepted_with_sack();
     let burst: Vec<Seg> = (0..20).map(|number| seg("A", 1 + number * 1000, 1).data(1000)).collect();
     script.inject_burst(&burst);
-    assert_eq!(script.one().ack, 20_001);
+    assert_eq!(script.expect_one().ack, 20_001);
     assert_eq!(script.stack.counters().tcp_coalesced, 19);
     let read = script.read(id);
     assert_eq!(read.len(), 20_000);
@@ -128,7 +128,7 @@ fn a_burst_is_merged_and_acknowledged_once() {
 
 /// RFC 896 and TCP_NODELAY.
 #[test]
-fn nagle_holds_small_writes_unless_told_not_to() {
+fn nagle_holds_small_writes_unless_nodelay_is_set() {
     for nodelay in [false, true] {
         let mut script = script();
         let id = script.accepted_with_sack();
@@ -146,23 +146,23 @@ fn nagle_holds_small_writes_unless_told_not_to() {
 
 /// RFC 9293, 3.8.4: keep-alive.
 #[test]
-fn keepalive_probes_and_gives_up() {
+fn keepalive_probes_and_aborts() {
     let mut script = script();
     let id = script.accepted_with_sack();
     let seconds = core::time::Duration::from_secs;
     let keepalive = Keepalive { idle: seconds(10), interval: seconds(2), probes: 3 };
     script.stack.set_keepalive(script.at(), id, Some(keepalive)).unwrap();
-    let sent = script.pass(11 * SECOND);
+    let sent = script.advance(11 * SECOND);
     assert_eq!((sent.len(), sent[0].1.seq, sent[0].1.payload.len()), (1, 0, 0));
     script.inject(&seg("A", 1, 1));
-    script.nothing();
-    let sent = script.pass(100 * SECOND);
+    script.expect_nothing();
+    let sent = script.advance(100 * SECOND);
     let seen: Vec<_> = sent.iter().map(|(at, segment)| (at / SECOND, segment.flags.as_str())).collect();
     assert_eq!(seen, [(10, "A"), (12, "A"), (14, "A"), (16, "RA")]);
     assert_eq!(script.stack.take_error(id), Ok(Some(SocketError::TimedOut)));
 }
 
-/// Events are edges: new data is news even if old data was not read; room is news only after a refusal.
+/// Events are edges: new data is one even if old data was not read; room is one only after a refused write.
 #[test]
 fn events_are_edges() {
     let mut script = script();
@@ -192,7 +192,7 @@ fn events_are_edges() {
     assert_eq!(edges(&mut script), Readiness::READABLE | Readiness::READ_CLOSED);
 }
 
-/// What an idle connection weighs.
+/// Memory of an idle connection.
 #[test]
 fn idle_connections_are_small() {
     let mut script = script();
@@ -206,9 +206,9 @@ fn idle_connections_are_small() {
     assert!(memory < 1536, "{memory} bytes, and the tables take some more");
 }
 
-/// A window in bytes would let a writer of single bytes send thousands of segments.
+/// The congestion window counts bytes; the number of tiny segments has its own limit.
 #[test]
-fn tiny_segments_are_bounded_in_number() {
+fn the_number_of_tiny_segments_is_bounded() {
     let mut script = script();
     let id = script.accepted_with_sack();
     script.stack.set_nodelay(id, true).unwrap();
@@ -217,16 +217,16 @@ fn tiny_segments_are_bounded_in_number() {
         script.write(id, 1);
         sent += script.sent().len();
     }
-    assert_eq!(sent, 8 * 12, "eight for each of the ten full segments of the initial window, and some");
-    // What was held back goes out together.
+    assert_eq!(sent, 8 * 12, "eight for each of the ten segments of the initial window, and for two more");
+    // The delayed bytes are sent together.
     script.inject(&seg("A", 1, 97));
     let rest = script.sent();
     assert_eq!(ranges(&rest), [(97, 1000), (1097, 904)]);
 }
 
-/// A peer whose data fills our window, with a hole at its beginning: its acknowledgements come from the right edge.
+/// A peer whose data fills the window after a hole sends its acknowledgements from the right edge.
 #[test]
-fn an_acknowledgement_from_the_edge_of_a_full_window_counts() {
+fn an_acknowledgement_from_the_edge_of_a_full_window_is_accepted() {
     let mut script = Script::new(|settings| {
         settings.receive_buffer = 2048;
         settings.receive_buffer_limit = 2048;
@@ -241,10 +241,10 @@ fn an_acknowledgement_from_the_edge_of_a_full_window_counts() {
     assert_eq!(script.stack.unacknowledged_bytes(id), Ok(0));
 }
 
-/// A peer's retransmission has an old number, but what it acknowledges and offers is news: SND.WND must not move along with
-/// SND.UNA past what was offered.
+/// A peer's retransmission has an old sequence number, but its acknowledgement and window are new: SND.WND must not
+/// move with SND.UNA beyond what the peer offered.
 #[test]
-fn the_window_of_a_retransmission_counts_if_it_acknowledges_more() {
+fn the_window_of_a_retransmission_is_used_if_it_acknowledges_more() {
     let mut script = script();
     let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).window(2000));
     script.write(id, 5000);
@@ -253,13 +253,13 @@ fn the_window_of_a_retransmission_counts_if_it_acknowledges_more() {
     script.sent();
     script.inject(&seg("A", 1, 2001).data(1000).window(0));
     let sent = script.sent();
-    assert!(sent.iter().all(|segment| segment.payload.is_empty()), "the peer offers nothing: {sent:?}");
+    assert!(sent.iter().all(|segment| segment.payload.is_empty()), "the window is closed: {sent:?}");
 }
 
-/// A peer that runs out of memory closes its window over what is in flight, and ignores what begins beyond it: only from
-/// inside does it hear our acknowledgements.
+/// A peer that runs out of memory shrinks its window, and ignores segments that start beyond it. Acknowledgements
+/// must start inside the window.
 #[test]
-fn acknowledgements_to_a_window_that_shrank_come_from_inside_it() {
+fn acknowledgements_start_inside_a_shrunk_window() {
     let mut script = script();
     let id = script.accepted(&seg("S", 0, 0).options(1000, None, true).window(5000));
     script.write(id, 5000);
@@ -267,11 +267,11 @@ fn acknowledgements_to_a_window_that_shrank_come_from_inside_it() {
     script.inject(&seg("A", 1, 1001).window(0));
     script.sent();
     script.inject(&seg("A", 1, 1001).data(1000).window(0));
-    let ack = script.one();
+    let ack = script.expect_one();
     assert_eq!((ack.seq, ack.ack), (1001, 1001));
-    // What is sent again must fit as well; the first segment asks whether anything does.
+    // Retransmissions must fit into the window as well. The first segment is sent as a probe.
     let again = |script: &mut Script| {
-        let sent: Vec<_> = script.pass(3 * SECOND).into_iter().map(|(_, segment)| segment).collect();
+        let sent: Vec<_> = script.advance(3 * SECOND).into_iter().map(|(_, segment)| segment).collect();
         ranges(&sent)
     };
     assert!(again(&mut script).iter().all(|&range| range == (1001, 1000)));
@@ -284,7 +284,7 @@ fn acknowledgements_to_a_window_that_shrank_come_from_inside_it() {
     assert_eq!(sent[0], (1301, 700), "{sent:?}");
 }
 
-/// RFC 9293, 3.8.6.1: a peer that answers, with a closed window, is never given up; one that does not answer is.
+/// RFC 9293, 3.8.6.1: a connection survives while the peer answers with a closed window, and times out otherwise.
 #[test]
 fn a_window_that_closed_over_data_may_stay_closed() {
     let mut script = Script::new(|settings| settings.retries = 4);
@@ -293,11 +293,11 @@ fn a_window_that_closed_over_data_may_stay_closed() {
     script.sent();
     for _ in 0..50 {
         script.inject(&seg("A", 1, 1).window(0));
-        script.pass(SECOND / 10);
+        script.advance(SECOND / 10);
         script.inject(&seg("A", 1, 1).window(0));
-        script.pass(SECOND);
+        script.advance(SECOND);
     }
     assert_eq!(script.stack.take_error(id), Ok(None));
-    script.pass(1000 * SECOND);
+    script.advance(1000 * SECOND);
     assert_eq!(script.stack.take_error(id), Ok(Some(SocketError::TimedOut)));
 }

@@ -1,4 +1,4 @@
-//! What a controller may choose, whatever it sees.
+//! The settings that a controller may choose.
 
 use std::ops::RangeInclusive;
 
@@ -14,7 +14,7 @@ pub struct Bounds {
     families: Vec<Family>,
 }
 
-/// Why bounds make no sense.
+/// The reason why bounds are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BoundsError {
@@ -28,12 +28,12 @@ pub enum BoundsError {
         /// Its upper end.
         high: Nanos,
     },
-    /// A timeout of zero is another family.
+    /// A range starts at zero, which would be another family.
     #[error(
         "{0} is bounded from 0, which would turn it off: allow the family `base` instead, and begin at 1us or more"
     )]
     Zero(&'static str),
-    /// A safety timer that goes off before the deferral's suspends nothing.
+    /// The safety timer could expire before the deferral timer, so that suspension has no effect.
     #[error(
         "irq-suspend-timeout may be as short as {suspend}, and gro-flush-timeout as long as {flush}: the first must be the \
          longer one whatever is chosen"
@@ -44,20 +44,20 @@ pub enum BoundsError {
         /// The upper end of gro-flush-timeout.
         flush: Nanos,
     },
-    /// Nothing to choose from.
+    /// The list of families is empty.
     #[error("no mode is allowed: name at least one of base, defer, napibusy, fullbusy and suspend")]
     NoFamily,
-    /// The controller knows nothing about it.
+    /// The controller does not support the family.
     #[error("modes of the family `{0}` are not tuned: choose from base, defer, napibusy, fullbusy and suspend")]
     NotTuned(Family),
 }
 
 impl Bounds {
-    /// The bounds of gro-flush-timeout and of irq-suspend-timeout, both ends included, and the families of modes to choose
-    /// from. `napibusy` and `fullbusy` keep to the bounds of gro-flush-timeout as well.
+    /// Returns bounds with these ranges of gro-flush-timeout and irq-suspend-timeout, both ends included, and these
+    /// families of modes. The range of gro-flush-timeout applies to `napibusy` and `fullbusy` as well.
     ///
     /// # Errors
-    /// The first rule that is broken, in the words of the settings.
+    /// Returns the first violated rule, with the names of the settings.
     pub fn new(
         flush: RangeInclusive<Nanos>,
         suspend: RangeInclusive<Nanos>,
@@ -87,22 +87,22 @@ impl Bounds {
         Ok(Self { flush, suspend, families })
     }
 
-    /// gro-flush-timeout, both ends included.
+    /// Returns the range of gro-flush-timeout, both ends included.
     pub fn flush(&self) -> RangeInclusive<Nanos> {
         self.flush.clone()
     }
 
-    /// irq-suspend-timeout, both ends included.
+    /// Returns the range of irq-suspend-timeout, both ends included.
     pub fn suspend(&self) -> RangeInclusive<Nanos> {
         self.suspend.clone()
     }
 
-    /// The families to choose from, each once.
+    /// Returns the permitted families, each once.
     pub fn families(&self) -> &[Family] {
         &self.families
     }
 
-    /// Whether these settings may be chosen.
+    /// Returns whether these settings may be chosen.
     pub fn contains(&self, settings: &ModeSettings) -> bool {
         Choice::of(settings).is_some_and(|choice| {
             let flush = choice.family == Family::Base || self.flush.contains(&choice.flush);
@@ -111,12 +111,13 @@ impl Bounds {
         })
     }
 
-    /// Everything that a controller may choose, with irq-suspend-timeout, which is no matter of price, at its longest.
+    /// Returns every set of settings that may be chosen, with the longest irq-suspend-timeout, which does not affect
+    /// the price.
     pub fn settings(&self) -> Vec<ModeSettings> {
         self.choices().into_iter().map(Choice::settings).collect()
     }
 
-    /// The same as choices.
+    /// Returns the same as choices.
     pub(crate) fn choices(&self) -> Vec<Choice> {
         // Twelve steps to a factor of ten, and both ends.
         let ladder = steps(&self.flush, libm::pow(10.0, 1.0 / 12.0));
@@ -134,15 +135,15 @@ impl Bounds {
         all.collect()
     }
 
-    /// The irq-suspend-timeouts to choose from, rising: each twice the one before, and both ends.
+    /// Returns the irq-suspend-timeouts to choose from, ascending: each twice the one before, and both ends.
     pub(crate) fn suspends(&self) -> Vec<Nanos> {
         steps(&self.suspend, 2.0)
     }
 }
 
 impl Default for Bounds {
-    /// What suits a server that answers within a fraction of a millisecond and is not to spin: `base`, `defer` and `suspend`
-    /// with 10 to 200 us of deferral, and 5 to 20 ms of suspension.
+    /// Returns bounds for a server that answers within a fraction of a millisecond and does not spin: `base`, `defer`
+    /// and `suspend` with 10 to 200 us of deferral, and 5 to 20 ms of suspension.
     fn default() -> Self {
         Self {
             flush: Nanos::from_micros(10)..=Nanos::from_micros(200),
@@ -152,7 +153,7 @@ impl Default for Bounds {
     }
 }
 
-/// About `factor` apart, exactly from end to end, and in whole microseconds in between where there is room for them.
+/// Returns values about `factor` apart, with both ends exact, and whole microseconds in between where possible.
 fn steps(range: &RangeInclusive<Nanos>, factor: f64) -> Vec<Nanos> {
     let (low, high) = (range.start().as_nanos() as f64, range.end().as_nanos() as f64);
     let count = (libm::log(high / low) / libm::log(factor)).round().max(0.0) as u32;

@@ -1,19 +1,19 @@
-//! One of the settings that a controller chooses between: a family, and a rung of the ladder of its timeout.
+//! A choice: a family of settings and the value of its timeout.
 
 use abey_delivery::{Family, Mode, ModeSettings, Nanos};
 
-/// A family of settings and the figures that are tuned.
+/// A family of settings with the figures that are tuned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Choice {
     pub(crate) family: Family,
     /// gro-flush-timeout; zero in `base`, which has none.
     pub(crate) flush: Nanos,
-    /// irq-suspend-timeout; zero but in `suspend`.
+    /// irq-suspend-timeout; zero except in `suspend`.
     pub(crate) suspend: Nanos,
 }
 
 impl Choice {
-    /// The choice that settings are, if a controller knows them.
+    /// Returns the choice with these settings, or `None` if their family is not tuned.
     pub(crate) fn of(settings: &ModeSettings) -> Option<Self> {
         let family = Family::of(settings);
         let napi = &settings.napi;
@@ -21,7 +21,7 @@ impl Choice {
         (is_tuned(family) && choice.settings() == *settings).then_some(choice)
     }
 
-    /// Whether they differ in irq-suspend-timeout at the most, which has no price.
+    /// Returns whether two choices differ at most in irq-suspend-timeout, which does not affect the price.
     pub(crate) fn is_alike(self, other: Self) -> bool {
         self.family == other.family && self.flush == other.flush
     }
@@ -40,7 +40,7 @@ impl Choice {
     }
 }
 
-/// Whether a controller chooses settings of this family: those whose figures it understands.
+/// Returns whether a controller chooses settings of this family.
 pub(crate) const fn is_tuned(family: Family) -> bool {
     matches!(family, Family::Base | Family::Defer | Family::NapiBusy | Family::FullBusy | Family::Suspend)
 }

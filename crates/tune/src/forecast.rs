@@ -1,52 +1,54 @@
-//! What a choice would give and cost at a load: from the nearest that is known, and what holds for all hosts.
+//! Forecasts latency and CPU of a choice at a load, from the nearest known cell and a few rules that hold for all
+//! hosts.
 //!
-//! What holds for all hosts is little, and it is leant to the careful side:
+//! The rules are few and err on the side of caution:
 //!
-//! - A timeout adds itself to the tail: the packet that comes just after a poll waits all of it. Measured, a 99th percentile
-//!   rises by 0.9 to 1.3 times what the timeout rises by; it is taken to rise by 1.15 and to fall by 0.7 times.
-//! - A longer timeout makes larger batches, and so less CPU; by how much only measuring tells. Taken to be little.
-//! - More load never makes the tail shorter; a factor of two may make it a fifth longer, and any load a third.
-//! - CPU for each packet falls a little with load, for there are more packets to a batch.
+//! - A timeout adds itself to the tail: the packet that comes just after a poll waits all of it. Measured, a 99th
+//!   percentile rises by 0.9 to 1.3 times the increase of the timeout; the forecast assumes 1.15 for a rise and 0.7 for
+//!   a fall.
+//! - A longer timeout makes larger batches, and so less CPU. The amount must be measured; the forecast assumes little.
+//! - More load never shortens the tail; a factor of two may lengthen it by a fifth, and any load by a third.
+//! - CPU for each packet falls a little with load, because batches grow.
 
 use abey_delivery::{Family, Nanos};
 
 use crate::choice::Choice;
 use crate::memory::{Cell, Memory};
 
-/// How much of a timeout's change a 99th percentile changes by, up and down.
+/// Factors of a 99th percentile's change to the timeout's change, up and down.
 const SLOPE: (f64, f64) = (1.15, 0.7);
-/// How much longer the tail may become from one region of load to the next.
+/// Possible growth of the tail from one region of load to the next.
 const TAIL_BY_REGION: f64 = 0.05;
-/// Regions beyond which it becomes no longer: a host that is not overloaded has some tail at any load.
+/// Regions beyond which the tail does not grow: a host that is not overloaded has some tail at any load.
 const TAIL_REGIONS: usize = 6;
-/// CPU by timeout and CPU for each packet by load, as powers.
+/// Exponents of CPU by timeout, and of CPU for each packet by load.
 const CPU_BY_FLUSH: f64 = -0.15;
 const COST_BY_LOAD: f64 = -0.15;
-/// Regions within which what is known of a family counts as known.
+/// Distance in regions within which a family counts as known.
 pub(crate) const NEAR: usize = 3;
-/// Of a region in the distance to a cell; a factor of e in timeout is 1.
+/// Weight of a region in the distance to a cell; a factor of e in timeout has the weight 1.
 const REGION_DISTANCE: f64 = 0.3;
-/// Timeouts below this are all alike, in nanoseconds.
+/// Timeouts below this are treated as equal, in nanoseconds.
 const SHORT: f64 = 20e3;
 
-/// What is expected.
+/// Expected latency and CPU of a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Forecast {
-    /// The 99th percentile that is hardly exceeded, in nanoseconds.
+    /// The 99th percentile that is rarely exceeded, in nanoseconds.
     pub(crate) latency: f64,
-    /// CPU, as a share of one.
+    /// CPU time as a share of one CPU.
     pub(crate) cpu: f64,
-    /// How many regions away the knowledge comes from; `None` if nothing is known of the family.
+    /// Distance in regions to the cell of origin; `None` if nothing is known of the family.
     pub(crate) away: Option<usize>,
 }
 
 impl Memory {
-    /// What is expected of a choice by what is known of its family; `None` if nothing is.
+    /// Returns the forecast from cells of the same family; `None` if it has none.
     pub(crate) fn known(&self, choice: Choice, load: f64) -> Option<Forecast> {
         self.nearest(choice, load).map(|(away, cell)| from(cell, away, choice, load))
     }
 
-    /// What is expected of a choice, by another family if need be; `None` before the first sample of anything.
+    /// Returns the forecast, from another family if necessary; `None` before the first sample.
     pub(crate) fn forecast(&self, choice: Choice, load: f64) -> Option<Forecast> {
         if let Some(known) = self.known(choice, load) {
             return Some(known);
@@ -57,7 +59,8 @@ impl Memory {
         Some(guess(cell, cell.latency.upper(), away, choice, load))
     }
 
-    /// What a choice of another family may be like, usually, by what is known of the one in use; `None` if nothing is, here.
+    /// Returns a guess for a choice of another family from the cells of the current one; `None` if that has no cell
+    /// near this load.
     pub(crate) fn guess(&self, choice: Choice, by: Choice, load: f64) -> Option<Forecast> {
         let (away, cell) = self.nearest(by, load)?;
         Some(guess(cell, cell.latency.mean, away, choice, load))
@@ -68,7 +71,7 @@ impl Memory {
         for (away, cell) in self.around(choice.family, load) {
             let distance = distance((away, cell), choice);
             match best {
-                // What follows is even further away in load.
+                // The cells that follow are even further away in load.
                 Some((least, _)) if away as f64 * REGION_DISTANCE > least => break,
                 Some((least, _)) if distance >= least => {}
                 _ => best = Some((distance, (away, cell))),
@@ -83,7 +86,7 @@ fn distance((away, cell): (usize, &Cell), choice: Choice) -> f64 {
     away as f64 * REGION_DISTANCE + (log(cell.flush) - log(choice.flush)).abs()
 }
 
-/// From a cell of the same family.
+/// Forecasts from a cell of the same family.
 fn from(cell: &Cell, away: usize, choice: Choice, load: f64) -> Forecast {
     let (was, will) = (cell.flush.as_nanos() as f64, choice.flush.as_nanos() as f64);
     let slope = if will > was { SLOPE.0 } else { SLOPE.1 };
@@ -93,11 +96,12 @@ fn from(cell: &Cell, away: usize, choice: Choice, load: f64) -> Forecast {
     Forecast { latency: latency * more_load, cpu: cell.cpu(load) * by_flush * by_load(cell, load), away: Some(away) }
 }
 
-/// From a cell of another family: the same tail but for the timeouts, and more, because what else differs is unknown.
+/// Forecasts from a cell of another family: the same tail except for the timeouts, with a margin for unknown
+/// differences.
 fn guess(cell: &Cell, latency: f64, away: usize, choice: Choice, load: f64) -> Forecast {
     let intercept = (latency - cell.flush.as_nanos() as f64).max(latency * 0.3);
     let more_load = more_load(cell, away, load);
-    // The NIC's own moderation holds interrupts back where nothing else does.
+    // The NIC's own moderation delays interrupts if no timeout does.
     let caution = if choice.family == Family::Base { 1.5 } else { 1.1 };
     let latency = (intercept * caution + SLOPE.0 * choice.flush.as_nanos() as f64) * more_load;
     let cpu = cell.cpu(load) * by_load(cell, load);

@@ -1,49 +1,49 @@
-//! What is wanted.
+//! The controller's goal.
 
 use std::fmt;
 use std::str::FromStr;
 
 use abey_delivery::{Nanos, ParseNanosError};
 
-/// What a controller steers for.
+/// A limit for one of latency and CPU; the other is minimized.
 ///
 /// Text form: `p99=250us` or `cpu=50%`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// A 99th percentile of latency of at most this, for the least CPU.
+    /// Limit of the 99th percentile of latency, with minimal CPU.
     P99(Nanos),
-    /// At most this much CPU time, as a share of one CPU (above 0, at most 1), with the least latency.
+    /// Limit of CPU time as a share of one CPU (above 0, at most 1), with minimal latency.
     Cpu(f64),
 }
 
-/// Why a text is no goal.
+/// The reason why a text is not a goal.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseGoalError {
-    /// Neither of the two.
+    /// The text starts with neither `p99=` nor `cpu=`.
     #[error("`{0}` is not a goal: write p99=250us, or cpu=50% for half of one CPU")]
     Unknown(String),
-    /// The latency is no duration.
+    /// The latency is not a duration.
     #[error("the goal `{text}` has no usable latency: {source}")]
     Latency {
-        /// What was written.
+        /// The given text.
         text: String,
-        /// What is wrong with the duration.
+        /// The error of the duration.
         source: ParseNanosError,
     },
-    /// Nothing is answered in no time.
+    /// The latency is zero.
     #[error("the goal `{0}` can never be met: a latency is above 0")]
     NoLatency(String),
-    /// Not a percentage of one CPU.
+    /// The share is not a percentage of one CPU.
     #[error("the goal `{0}` has no usable share: write a percentage above 0 and at most 100, such as cpu=50%")]
     Share(String),
 }
 
 impl Goal {
-    /// Checks that it can be: what [`FromStr`] reads always can.
+    /// Checks the value. A goal that [`FromStr`] returned always passes.
     ///
     /// # Errors
-    /// A latency of zero, or a share that is none.
+    /// Returns an error for a latency of zero, and for a share outside of its range.
     pub fn validate(self) -> Result<(), ParseGoalError> {
         match self {
             Self::P99(limit) if limit.is_zero() => Err(ParseGoalError::NoLatency(self.to_string())),
@@ -57,7 +57,7 @@ impl fmt::Display for Goal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::P99(limit) => f.pad(&format!("p99={limit}")),
-            // Rounded away is only what the multiplication by 100 brings.
+            // The rounding removes only the error of the multiplication by 100.
             Self::Cpu(share) => f.pad(&format!("cpu={}%", (share * 1e8).round() / 1e6)),
         }
     }

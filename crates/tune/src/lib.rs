@@ -1,9 +1,9 @@
-//! The online controller: a goal, bounds and samples in, the next settings and their reason out.
+//! The online controller: it takes a goal, bounds and samples, and returns the next settings with a reason.
 //!
-//! A [`Controller`] steers the delivery of one NAPI instance, or of a group of queues that share a goal. It is a plain value
-//! and does no I/O: whoever has it takes a [`Sample`] of what happened in an interval, asks
-//! [`handle_sample`](Controller::handle_sample), and applies what comes out. So the same code tunes the kernel, the
-//! datapath, and the simulator's hosts in virtual time, in which it was developed.
+//! A [`Controller`] tunes the delivery of one NAPI instance, or of a group of queues that share a goal. It is a plain
+//! value and does no I/O: the caller takes a [`Sample`] of each interval, passes it to
+//! [`handle_sample`](Controller::handle_sample), and applies the returned settings. So the same code tunes the kernel,
+//! the datapath, and the simulator's hosts in virtual time, in which it was developed.
 //!
 //! ```
 //! use abey_delivery::Nanos;
@@ -22,13 +22,13 @@
 //!
 //! | question | module |
 //! | --- | --- |
-//! | what is decided, and when; among what | `controller`, `controller/options` |
-//! | what is wanted, what may be chosen, what was seen | `goal`, `bounds` (`choice`), `sample` |
-//! | what did each choice give and cost at each load | `memory` |
-//! | what would one give that was never used there | `forecast` |
-//! | is it chance | `watch` |
-//! | what failed lately; no swinging | `restraint` |
-//! | why | `reason` |
+//! | the decisions; the candidate choices | `controller`, `controller/options` |
+//! | goal, permitted settings, measurements | `goal`, `bounds` (`choice`), `sample` |
+//! | measured latency and CPU of each choice at each load | `memory` |
+//! | expected latency and CPU of an unused choice | `forecast` |
+//! | telling a change from noise | `watch` |
+//! | recent failures, and the limit on swings | `restraint` |
+//! | the reason of a step | `reason` |
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! What each choice gave and cost, by load.
+//! Measured latency and CPU of each choice, by load.
 //!
-//! Loads are kept in *regions*, four to a factor of two. In a region every choice that was ever used there has a cell with
-//! two figures: the time that requests took, and the CPU time for each packet; each with its mean and its usual deviation.
-//! The first five samples give the median of what they cost, and the second lowest of their latencies, so that a stall of the
-//! machine in some of them is no lesson: stalls only ever add to latency. Later ones count for at least a twelfth, so that what
-//! is long past fades, and one that is far out moves a figure by a few deviations at the most.
+//! Loads are divided into *regions*, four to a factor of two. In each region, every choice that was used there has a
+//! cell with two figures: the latency of requests, and the CPU time for each packet; each with its mean and mean
+//! deviation. The first five samples give the median of the CPU times and the second lowest of the latencies, so that a
+//! stall of the machine in some of them has no effect: stalls only increase latency. Each later sample has a weight of
+//! at least a twelfth, so that old samples fade, and an outlier moves a figure by a few deviations at the most.
 
 use abey_delivery::{Family, Nanos};
 
@@ -12,44 +12,44 @@ use crate::choice::Choice;
 
 /// Regions to a factor of two in load.
 const PER_OCTAVE: f64 = 4.0;
-/// The loads of 32 octaves have regions of their own.
+/// Number of regions: 32 octaves.
 const REGIONS: usize = 128;
-/// How much a sample counts at least.
+/// Minimal weight of a sample.
 const LEAST_SHARE: f64 = 1.0 / 12.0;
-/// What is older counts for no more than a few samples when new ones come.
+/// Age beyond which a cell counts for no more than a few samples.
 const STALE: Nanos = Nanos::from_millis(10 * 60 * 1_000);
-/// Deviations that a sample is taken to be away at the most, for the mean and for the deviation. With two, a fifth of the
-/// samples may be far out, and the deviation stays within 1.4 times that of the others.
+/// Limit, in deviations, of a sample's distance for the mean and for the deviation. With two, a fifth of the samples
+/// may be outliers, and the deviation stays within 1.4 times that of the others.
 const FAR_OUT: (f64, f64) = (3.0, 2.0);
-/// Samples that a figure begins with.
+/// Samples that initialize a figure.
 const FIRST: usize = 5;
-/// Samples after which it is known what is usual.
+/// Samples after which the usual range is known.
 const USUAL: u32 = 3;
-/// The deviation that so few may tell, as a share of the mean.
+/// Limit of the deviation of the first samples, as a share of the mean.
 const MOST_EARLY: f64 = 0.2;
 
-/// The region of a load in packets per second.
+/// Returns the region of a load in packets per second.
 pub(crate) fn region(load: f64) -> usize {
     ((libm::log2(load.max(1.0)) * PER_OCTAVE) as usize).min(REGIONS - 1)
 }
 
-/// Which of the first few samples, from the lowest, tells what is usual.
+/// Rank, from the lowest, of the early sample that initializes the figure.
 type Rank = fn(usize) -> usize;
 const MIDDLE: Rank = |count| (count - 1) / 2;
 const LOW: Rank = |count| (count - 1) / 3;
 
-/// A mean, and how far samples usually are from it.
+/// A mean and the mean deviation of the samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Figure {
     pub(crate) mean: f64,
     pub(crate) deviation: f64,
-    /// The first samples, as many as there were, and how far they may be off by chance, as a share.
+    /// The first samples, and their possible error by chance, as a share.
     first: [f64; FIRST],
     chance: f64,
 }
 
 impl Figure {
-    /// What no more than about one sample in a hundred exceeds.
+    /// Returns the value that about one sample in a hundred exceeds.
     pub(crate) fn upper(&self) -> f64 {
         self.mean + 2.5 * self.deviation
     }
@@ -58,7 +58,7 @@ impl Figure {
         Self { mean: value, deviation, first: [value; FIRST], chance: deviation / value.max(f64::MIN_POSITIVE) }
     }
 
-    /// Takes one more after `samples` of them, for a share of what is known.
+    /// Adds a sample after `samples` others.
     fn learn(&mut self, value: f64, samples: u32, share: f64, rank: Rank) {
         let samples = samples as usize;
         if samples < FIRST {
@@ -73,7 +73,7 @@ impl Figure {
         self.deviation = (self.deviation + share * (away - self.deviation)).max(self.mean * 0.003);
     }
 
-    /// From the first few.
+    /// Initializes the figure from the first few samples.
     fn begin(&mut self, count: usize, rank: Rank) {
         let mut first = self.first;
         let known = &mut first[..count];
@@ -85,44 +85,44 @@ impl Figure {
     }
 }
 
-/// What one choice gave and cost in one region.
+/// The measured figures of one choice in one region.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     pub(crate) family: Family,
     pub(crate) flush: Nanos,
-    /// Packets per second, on average.
+    /// Mean of packets per second.
     pub(crate) load: f64,
     /// The 99th percentile of latency, or its estimate, in nanoseconds.
     pub(crate) latency: Figure,
     /// CPU time for each packet, in nanoseconds.
     pub(crate) cost: Figure,
-    /// Samples that it was learned from.
+    /// Number of samples.
     pub(crate) samples: u32,
-    /// When the last one came.
+    /// Time of the last sample.
     pub(crate) at: Nanos,
 }
 
 impl Cell {
-    /// Whether a latency is far beyond what this choice usually gives here; of a few samples nobody knows what is usual.
+    /// Returns whether a latency is far beyond the usual range of this cell; false while the cell has too few samples.
     pub(crate) fn is_far_out(&self, latency: f64) -> bool {
         let usual = self.latency.mean;
         self.samples >= USUAL && latency > usual + (6.0 * self.latency.deviation).max(0.5 * usual)
     }
 
-    /// CPU at a load near the cell's, as a share of one CPU.
+    /// Returns CPU time at a load near the cell's, as a share of one CPU.
     pub(crate) fn cpu(&self, load: f64) -> f64 {
         self.cost.mean * load / 1e9
     }
 }
 
-/// One sample, in the terms that are remembered.
+/// One sample, in the units of a cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lesson {
     pub(crate) load: f64,
     pub(crate) latency: f64,
-    /// It says something of the settings, rather than of the machine alone.
+    /// Whether the latency is due to the settings, rather than to a stall of the machine.
     pub(crate) latency_counts: bool,
-    /// How far the latency may be off by chance.
+    /// Possible error of the latency by chance, in nanoseconds.
     pub(crate) noise: f64,
     pub(crate) cpu: f64,
 }
@@ -130,7 +130,7 @@ pub(crate) struct Lesson {
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     regions: Vec<Vec<Cell>>,
-    /// Those of which there is any cell.
+    /// The families with at least one cell.
     families: Vec<Family>,
 }
 
@@ -168,17 +168,17 @@ impl Memory {
         cell.at = now;
     }
 
-    /// The families of which anything is known.
+    /// Returns the families with at least one cell.
     pub(crate) fn families(&self) -> &[Family] {
         &self.families
     }
 
-    /// What is known of exactly this choice at this load.
+    /// Returns the cell of exactly this choice at this load.
     pub(crate) fn exact(&self, choice: Choice, load: f64) -> Option<&Cell> {
         self.regions[region(load)].iter().find(|cell| cell.family == choice.family && cell.flush == choice.flush)
     }
 
-    /// The cells of a family, those of near loads first, each with the regions between.
+    /// Returns the cells of a family, those of near loads first, each with its distance in regions.
     pub(crate) fn around(&self, family: Family, load: f64) -> impl Iterator<Item = (usize, &Cell)> {
         let here = region(load);
         let known = if self.families.contains(&family) { REGIONS } else { 0 };

@@ -1,4 +1,4 @@
-//! Why a step is what it is, in one line.
+//! The reason of a step, in one line of text.
 
 use std::fmt;
 
@@ -6,64 +6,64 @@ use abey_delivery::{ModeSettings, Nanos, describe};
 
 use crate::goal::Goal;
 
-/// Why a controller did what it did.
+/// The rule by which a controller made a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Why {
-    /// Nothing was seen yet.
+    /// No sample has been taken yet.
     Started,
-    /// Too little came to say anything.
+    /// The sample has too little traffic to judge by.
     Quiet,
-    /// Requests came, and for a moment nobody saw how long they took.
+    /// Requests came, but their latency is missing for a few samples.
     Unseen,
-    /// The first sample after a change is of both settings.
+    /// The first sample after a change mixes both sets of settings.
     Settling,
-    /// The goal holds, and nothing better is known.
+    /// The goal holds, and no better choice is known.
     Holds,
-    /// Something cheaper (or faster) may be there, but was tried too lately, or failed.
+    /// A cheaper (or faster) choice may exist, but it was tried too recently, or failed.
     Restrained,
-    /// The load has changed, and what is right for it is known from this many regions of load away (a quarter of a factor of
-    /// two each).
+    /// The load has changed. The new settings come from knowledge this many load regions away (four regions to a factor
+    /// of two).
     LoadChanged {
-        /// 0: it was there before.
+        /// 0: the controller has used these settings at this load before.
         away: usize,
     },
-    /// The load has changed, and these settings are still right.
+    /// The load has changed, and the current settings still suit.
     LoadChangedKept,
-    /// The goal was missed: back to what is known or expected to keep it.
+    /// The goal was missed: back to settings that are known or expected to keep it.
     Missed,
-    /// The goal still holds, with so little room that chance would break it.
+    /// The goal still holds, but with so little margin that noise would break it.
     RoomTooThin,
-    /// There is room: this much (a share) less CPU, or less latency under a goal for CPU.
+    /// The margin allows this share less CPU, or less latency under a goal for CPU.
     Gain(f64),
     /// Nothing is known of this family at this load: a short trial.
     Trial,
-    /// The trial paid: by this much (a share).
+    /// The trial improved the price by this share.
     TrialPaid(f64),
-    /// The trial did not pay, or left no room.
+    /// The trial did not improve the price, or left no margin.
     TrialOver,
-    /// No settings within the bounds keep the goal: what comes nearest.
+    /// No settings within the bounds keep the goal: the nearest are chosen.
     OutOfReach,
     /// The application takes so long for a batch that the safety timer would interrupt it.
     LongerSuspension,
-    /// The world could not apply the settings that were chosen.
+    /// The caller could not apply the chosen settings.
     Rejected,
 }
 
-/// Why a step is what it is: [`Display`](fmt::Display) is one line for a person.
+/// The reason of a step. [`Display`](fmt::Display) writes it as one line of text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reason {
-    /// Why.
+    /// The rule that decided.
     pub why: Why,
-    /// What the controller steers for.
+    /// The controller's goal.
     pub goal: Goal,
-    /// Packets per second, as of the sample; `None` if that is not known.
+    /// Packets per second in the sample; `None` if unknown.
     pub load: Option<f64>,
     /// The 99th percentile of latency: of the sample or, if [estimated](Self::is_estimated), of the model.
     pub latency: Option<Nanos>,
-    /// CPU, as a share of one.
+    /// CPU time as a share of one CPU.
     pub cpu: Option<f64>,
-    /// The settings that the sample was of.
+    /// The settings in effect during the sample.
     pub from: ModeSettings,
     /// The settings from now on.
     pub to: ModeSettings,
@@ -71,7 +71,7 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// Whether nobody saw how long requests took, and a model of polls and timers stood in.
+    /// Whether the latency was estimated by the model of polls and timers, because it was not measured.
     pub const fn is_estimated(&self) -> bool {
         self.estimated
     }

@@ -1,33 +1,33 @@
-//! Not doing what was seen to fail, and not swinging.
+//! Avoids choices that failed recently, and limits swings.
 //!
-//! A move is *towards gain* (less CPU under a goal for latency, less latency under one for CPU) or *back*. Moves back are
-//! never held up: they keep the goal. Every swing has a move towards gain in it, so swings are bounded by holding those up:
-//! at much the same load directions change at most twice an hour, unless the goal itself asks for more.
+//! A move is *towards gain* (less CPU under a goal for latency, less latency under a goal for CPU) or *back*. Moves
+//! back are never delayed: they keep the goal. Every swing contains a move towards gain, so delaying those bounds the
+//! swings: at about the same load, directions change at most twice an hour, unless the goal itself demands more.
 //!
-//! A choice that failed is not taken again at that load, nor one that reaches further in the same direction, until it has
-//! aged: longer every time.
+//! A choice that failed is not taken again at that load until its ban expires, nor is one that reaches further in the
+//! same direction. Each failure lengthens the ban.
 
 use abey_delivery::{Family, Nanos};
 
 use crate::choice::Choice;
 use crate::memory::region;
 
-/// Changes of direction within [`WINDOW`] at much the same load.
+/// Limit of direction changes within [`WINDOW`] at about the same load.
 const REVERSALS: usize = 2;
-/// A little over an hour, so that every hour is covered.
+/// A little over an hour, so that no single hour can contain more.
 const WINDOW: Nanos = Nanos::from_millis(65 * 60 * 1_000);
-/// Loads within this many octaves of each other are much the same.
+/// Loads within this many octaves of each other count as about the same.
 const SAME_LOAD: f64 = 0.5;
-/// How long a choice that failed soon after it was taken is avoided, the first time.
+/// First ban of a choice that failed soon after it was taken.
 const AVOIDED: Nanos = Nanos::from_millis(70 * 60 * 1_000);
-/// How long one is that had held before: it may not have been the settings' fault.
+/// First ban of a choice that had kept the goal before: the settings may not have been the cause.
 const AVOIDED_IF_PROVEN: Nanos = Nanos::from_millis(60 * 1_000);
-/// How long a family that did not pay is not tried again at loads where it is expected to pay less.
+/// Time for which a family without gain is not tried again at loads where less gain is expected.
 const IN_VAIN: Nanos = Nanos::from_millis(6 * 3_600_000);
-/// Each further failure doubles it, up to this many times.
+/// Each further failure doubles the ban, up to this factor.
 const DOUBLINGS: u32 = 3;
 
-/// Where a move leads.
+/// Direction of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Gain,
@@ -45,18 +45,18 @@ struct Failure {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Restraint {
-    /// The last move at the load that it was made at.
+    /// The last move, and the load at which it was made.
     last: Option<(Direction, f64)>,
     reversals: Vec<(Nanos, f64)>,
     failures: Vec<Failure>,
-    /// Families that were tried in vain, when and at which load.
+    /// Families that were tried without gain, with the time and the load.
     vain: Vec<(Family, Nanos, f64)>,
-    /// What the world could not apply, until when.
+    /// Choices that the caller could not apply, and the end of their ban.
     rejected: Vec<(Choice, Nanos)>,
 }
 
 impl Restraint {
-    /// Whether a move towards gain is in order; one that may fail must leave room for the move back.
+    /// Returns whether a move towards gain is allowed. One that `may_fail` must leave budget for the move back.
     pub(crate) fn allows_gain(&self, now: Nanos, load: f64, may_fail: bool) -> bool {
         let recent = |at: Nanos| now.saturating_sub(at) < WINDOW;
         let spent = self.reversals.iter().filter(|(at, of)| recent(*at) && same(*of, load)).count();
@@ -64,7 +64,7 @@ impl Restraint {
         spent + usize::from(turns) + usize::from(may_fail) <= REVERSALS
     }
 
-    /// A move was made at a load.
+    /// Records a move at a load.
     pub(crate) fn moved(&mut self, now: Nanos, load: f64, direction: Direction) {
         if matches!(self.last, Some((last, of)) if last != direction && same(of, load)) {
             self.reversals.retain(|(at, _)| now.saturating_sub(*at) < WINDOW);
@@ -73,12 +73,12 @@ impl Restraint {
         self.last = Some((direction, load));
     }
 
-    /// A move was made because the load has changed: it has no direction.
+    /// Records a move that follows a change of the load. It has no direction.
     pub(crate) fn followed(&mut self) {
         self.last = None;
     }
 
-    /// A choice missed the goal at a load; `proven`: after it had kept it there.
+    /// Records that a choice missed the goal at a load; `proven`: it had kept the goal there before.
     pub(crate) fn failed(&mut self, now: Nanos, choice: Choice, load: f64, proven: bool) {
         let region = region(load);
         let same = |one: &&mut Failure| (one.family, one.flush, one.region) == (choice.family, choice.flush, region);
@@ -98,44 +98,44 @@ impl Restraint {
         if let Some(failure) = self.failures.iter_mut().find(same) {
             failure.until = now + Nanos::from_nanos(span);
         }
-        // What has not failed again for a day is forgotten.
+        // A choice that has not failed again for a day is removed.
         let day = Nanos::from_millis(86_400_000);
         self.failures.retain(|failure| now.saturating_sub(failure.until) < day);
     }
 
-    /// A choice that failed is kept, for nothing is better: it was not the choice's fault.
+    /// Clears a failed choice that remains in use because no other is better: it was not the cause.
     pub(crate) fn pardoned(&mut self, choice: Choice, load: f64) {
         let region = region(load);
         self.failures.retain(|one| (one.family, one.flush, one.region) != (choice.family, choice.flush, region));
     }
 
-    /// A family was tried at a load, and was no better.
+    /// Records that a family was tried at a load without gain.
     pub(crate) fn failed_to_pay(&mut self, now: Nanos, family: Family, load: f64) {
         self.vain.retain(|(_, at, _)| now.saturating_sub(*at) < IN_VAIN);
         self.vain.push((family, now, load));
     }
 
-    /// Whether a trial of a family lately tells that one at this load would be in vain as well.
+    /// Returns whether a recent trial of a family predicts that one at this load would fail as well.
     pub(crate) fn tried_in_vain(&self, now: Nanos, family: Family, load: f64) -> bool {
-        let tells = |of: f64| match family {
-            // The more load, the more there is to save by batches.
+        let predicts = |of: f64| match family {
+            // Batches save more at higher loads.
             Family::Base => load > of / 1.2,
-            // The more load, the more often the application finds work and spares an interrupt.
+            // At higher loads the application finds packets by polling more often, which avoids interrupts.
             Family::Suspend => load < of * 1.2,
             _ => same(load, of),
         };
-        self.vain.iter().any(|(other, at, of)| *other == family && now.saturating_sub(*at) < IN_VAIN && tells(*of))
+        self.vain.iter().any(|(other, at, of)| *other == family && now.saturating_sub(*at) < IN_VAIN && predicts(*of))
     }
 
-    /// The world could not apply a choice.
+    /// Records that the caller could not apply a choice.
     pub(crate) fn rejected(&mut self, now: Nanos, choice: Choice) {
         let again = Nanos::from_nanos(AVOIDED.as_nanos() << DOUBLINGS);
         self.rejected.retain(|(other, until)| *other != choice && *until > now);
         self.rejected.push((choice, now + again));
     }
 
-    /// Whether a choice is not to be taken at this load: it failed hereabouts, or one did that reaches less far; `longer`:
-    /// a longer timeout reaches further.
+    /// Returns whether a choice is banned at this load: it failed near this load, or one that reaches less far did;
+    /// `longer`: a longer timeout reaches further.
     pub(crate) fn forbids(&self, now: Nanos, choice: Choice, load: f64, longer: bool) -> bool {
         let here = region(load);
         let failed = |failure: &Failure| {
@@ -172,7 +172,7 @@ mod tests {
             assert!(restraint.allows_gain(minutes(at), 1e4, true));
             restraint.moved(minutes(at), 1e4, direction);
         }
-        // One reversal is spent: another, with a third behind it, is too many.
+        // One reversal is used up. Another, which would imply a third, exceeds the limit.
         assert!(!restraint.allows_gain(minutes(3), 1e4, true));
         assert!(restraint.allows_gain(minutes(3), 1e4, false));
         assert!(restraint.allows_gain(minutes(3), 5e4, true), "another load");

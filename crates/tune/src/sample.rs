@@ -1,56 +1,56 @@
-//! What was seen since the last time.
+//! Measurements of one interval.
 
 use abey_delivery::Nanos;
 
-/// What happened in one interval, under one choice of settings, to the queues that a controller steers.
+/// Measurements of the queues that a controller tunes, in one interval with one choice of settings.
 ///
-/// An interval of 250 to 500 ms has enough requests for a 99th percentile, and lets the controller answer a step of the
-/// load within a second.
+/// An interval of 250 to 500 ms has enough requests for a 99th percentile, and lets the controller respond to a step of
+/// the load within a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// How long it was.
+    /// Length of the interval.
     pub interval: Nanos,
     /// Packets received.
     pub packets: u64,
-    /// Polls, by whomever.
+    /// Polls, by any thread or interrupt.
     pub polls: u64,
-    /// Polls that found nothing.
+    /// Polls that found no packet.
     pub empty_polls: u64,
     /// CPU time of everything that serves these queues, as a share of one CPU: 1 is one CPU, and more is possible.
     pub cpu: f64,
-    /// How long requests took; `None` where nobody can see that.
+    /// Latency of requests; `None` where it is not measured.
     pub latency: Option<Latency>,
 }
 
-/// How long requests took, from when they were intended until they were answered.
+/// Latency of requests, from their intended time until the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// Requests.
+    /// Number of requests.
     pub count: u64,
-    /// Their median.
+    /// Median.
     pub p50: Nanos,
-    /// Their 99th percentile.
+    /// 99th percentile.
     pub p99: Nanos,
 }
 
-/// Fewer packets say nothing about CPU, nor fewer answers about latency.
+/// Minimum of packets for a figure of CPU, and of replies for one of latency.
 const LEAST: u64 = 20;
 
 impl Sample {
-    /// Packets per second; `None` for an interval in which too little came to say anything, or that is nonsense.
+    /// Returns packets per second; `None` if the interval has too few packets, or contains invalid figures.
     pub(crate) fn load(&self) -> Option<f64> {
         let sound = !self.interval.is_zero() && self.packets >= LEAST && self.cpu.is_finite() && self.cpu >= 0.0;
         sound.then(|| self.packets as f64 / self.seconds())
     }
 
-    /// The latency, if there were enough answers.
+    /// Returns the latency, if there were enough replies.
     pub(crate) fn measured(&self) -> Option<Latency> {
         self.latency.filter(|latency| latency.count >= LEAST)
     }
 
-    /// How long a packet waits on this host, as far as polls tell: up to the timer, `timeout`, and then for the batch that
-    /// it is taken with and the one under way before it. A batch's time is the CPU time for each poll that found packets.
-    /// What happens outside of the host is not in it.
+    /// Estimates the time that a packet waits on this host, from the polls: up to the timer, `timeout`, and then for
+    /// its own batch and the one in progress before it. A batch's time is the CPU time for each poll that found
+    /// packets. Delays outside of the host are not included.
     pub(crate) fn estimated_wait(&self, timeout: Nanos) -> f64 {
         let productive = self.polls.saturating_sub(self.empty_polls).max(1);
         let batch = self.cpu * self.interval.as_nanos() as f64 / productive as f64;

@@ -1,13 +1,13 @@
-//! Telling a change from chance: the load's, and the goal's.
+//! Tells changes from noise: of the load, and of the latency against the goal.
 
-/// A load that differs by more than this share is another one; unless so few packets came that chance may have done it.
+/// A load that differs by more than this share counts as changed, unless noise explains it because so few packets came.
 const STEP: f64 = 0.25;
-/// How much of a new sample the smoothed load takes.
+/// Weight of a new sample in the smoothed load.
 const SMOOTHING: f64 = 0.25;
-/// Steps in a row after which the load is just unsteady.
+/// Steps in a row after which the load counts as unsteady.
 const UNSTEADY: u32 = 3;
 
-/// The load, smoothed, but for steps.
+/// The smoothed load, with detection of steps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LoadWatch {
     smooth: Option<f64>,
@@ -19,7 +19,7 @@ impl LoadWatch {
         self.smooth
     }
 
-    /// True: the sample is of a step, and so of two loads.
+    /// Adds a sample. Returns true if it contains a step, and so a mixture of two loads.
     pub(crate) fn follow(&mut self, load: f64, packets: u64) -> bool {
         let Some(smooth) = self.smooth else {
             self.smooth = Some(load);
@@ -33,22 +33,23 @@ impl LoadWatch {
     }
 }
 
-/// Deviations that decide.
+/// Threshold of the sum, in deviations.
 const DECISION: f64 = 3.0;
-/// What one sample of settings that have held here adds at the most: one that is far out may be a hiccup of the machine.
+/// Limit of one sample's contribution for settings that have kept the goal here: an outlier may be a hiccup of the
+/// machine.
 const MOST_IF_HELD: f64 = 2.0;
-/// What one sample of settings that are new here adds at the most.
+/// Limit of one sample's contribution for settings that are new here.
 const MOST: f64 = 3.5;
-/// The share of samples that are beyond a limit where settings do not keep it.
+/// Share of samples beyond a limit when settings do not keep it.
 const MISSING: f64 = 0.9;
-/// How much of the evidence in one far sample counts: with one hiccup in a hundred samples, one decides over what is new;
-/// with one in ten, it takes three.
+/// Weight of the evidence in one outlier: with one hiccup in a hundred samples, one outlier suffices against new
+/// settings; with one in ten, it takes three.
 const WEIGHT: f64 = 0.75;
-/// Samples after which settings have held.
+/// Samples within the goal after which settings count as proven.
 const HELD: u32 = 8;
 
-/// Whether the goal is missed: the cumulative sum of how far samples are beyond it, in deviations of chance (E. S. Page,
-/// "Continuous inspection schemes", Biometrika 41, 1954). Samples within the goal take from it.
+/// Detection of a missed goal: the cumulative sum of the distances of samples beyond it, in deviations of noise (E. S.
+/// Page, "Continuous inspection schemes", Biometrika 41, 1954). Samples within the goal reduce the sum.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct GoalWatch {
     sum: f64,
@@ -56,7 +57,7 @@ pub(crate) struct GoalWatch {
 }
 
 impl GoalWatch {
-    /// True: the goal is missed. `proven`: these settings have held here before.
+    /// Adds a sample. Returns true if the goal is missed. `proven`: these settings have kept it here before.
     pub(crate) fn follow(&mut self, value: f64, limit: f64, chance: f64, proven: bool, hiccups: Hiccups) -> bool {
         let most = if proven || self.has_held() { MOST_IF_HELD } else { MOST };
         let off = ((value - limit) / chance.max(f64::MIN_POSITIVE)).clamp(-2.0, most.min(hiccups.evidence()));
@@ -65,22 +66,22 @@ impl GoalWatch {
         self.sum >= DECISION
     }
 
-    /// Whether the goal was kept long enough that a miss may be somebody else's fault.
+    /// Returns whether the goal was kept long enough that a miss may have another cause than the settings.
     pub(crate) const fn has_held(&self) -> bool {
         self.held >= HELD
     }
 }
 
-/// How much of the share of hiccups one sample is at the least.
+/// Minimal weight of one sample in the share of hiccups.
 const HICCUP_SHARE: f64 = 1.0 / 100.0;
-/// Until it is known, the machine is taken to be a bad one, as if by so many samples.
+/// Initially the machine is assumed to have many hiccups, with the weight of this many samples.
 const PRESUMED: (f64, u32) = (0.15, 5);
 
-/// Hiccups in a row that are none any more.
+/// Consecutive outliers after which they no longer count as hiccups.
 const IN_A_ROW: u32 = 3;
 
-/// How often the machine has a hiccup whatever the settings: the share of samples that are far beyond what these settings
-/// usually give at this load. A virtual machine whose host is busy has many; what they tell of the settings is little.
+/// The rate of hiccups of the machine: the share of samples far beyond what these settings usually give at this load. A
+/// virtual machine on a busy host has many, and they are weak evidence against the settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hiccups {
     share: f64,
@@ -95,7 +96,8 @@ impl Default for Hiccups {
 }
 
 impl Hiccups {
-    /// Takes a sample, and whether it is far out. True: it was the machine, and says nothing of the settings.
+    /// Adds a sample; `is_far_out`: it is an outlier. Returns true if it counts as a hiccup of the machine, independent of the
+    /// settings.
     pub(crate) fn follow(&mut self, is_far_out: bool) -> bool {
         self.samples = self.samples.saturating_add(1);
         let share = (1.0 / f64::from(self.samples)).max(HICCUP_SHARE);
@@ -104,8 +106,8 @@ impl Hiccups {
         is_far_out && self.in_a_row < IN_A_ROW
     }
 
-    /// What a far sample says, in deviations, for the settings' being at fault rather than the machine: the logarithm of the
-    /// ratio of the likelihoods, weighed.
+    /// Returns the evidence of an outlier, in deviations, that the settings rather than the machine are at fault: the
+    /// weighted logarithm of the likelihood ratio.
     fn evidence(self) -> f64 {
         WEIGHT * libm::log(MISSING / self.share.clamp(0.005, 0.3))
     }
@@ -125,16 +127,16 @@ mod tests {
         assert!(watch.follow(60_000.0, 30_000));
         assert_eq!(watch.load(), Some(60_000.0));
         assert!(!watch.follow(60_100.0, 30_000));
-        // Thirty packets vary by more.
+        // With thirty packets the noise is larger.
         let mut few = LoadWatch::default();
         assert!(!few.follow(60.0, 30) && !few.follow(90.0, 45));
-        // A load that never rests is no chain of steps.
+        // A load that changes all the time is unsteady, not a chain of steps.
         let mut restless = LoadWatch::default();
         let steps: Vec<bool> = (0..9).map(|n| restless.follow(if n % 2 == 0 { 1e4 } else { 4e4 }, 9_999)).collect();
         assert!(steps[5..].iter().all(|step| !step), "{steps:?}");
     }
 
-    /// A machine on which so many samples of a hundred are hiccups.
+    /// Returns the state for a machine with so many hiccups in a hundred samples.
     fn machine(percent: u32) -> Hiccups {
         let mut hiccups = Hiccups::default();
         (0..1_000).for_each(|n| _ = hiccups.follow(n * 37 % 100 < percent));
@@ -152,7 +154,7 @@ mod tests {
         assert!((0..20).all(|_| !held.follow(280.0, 300.0, 5.0, false, steady)));
         assert!(!held.follow(9_000.0, 300.0, 5.0, false, steady));
         assert!(held.follow(9_000.0, 300.0, 5.0, false, steady));
-        // What misses by little decides after some time; what is at times beyond by chance does not.
+        // A small but permanent excess is detected after some time; a random occasional one is not.
         let mut little = GoalWatch::default();
         assert!((0..20).any(|_| little.follow(303.0, 300.0, 6.0, false, steady)));
         let mut chance = GoalWatch::default();

@@ -1,4 +1,4 @@
-//! What holds for every host and every sequence of samples.
+//! Properties that hold for every host and every sequence of samples.
 
 mod plant;
 
@@ -27,7 +27,7 @@ fn bounds() -> impl Strategy<Value = Bounds> {
     })
 }
 
-/// Anything that a world may hand in, nonsense included.
+/// Arbitrary samples, including invalid ones.
 fn samples() -> impl Strategy<Value = Sample> {
     let cpu = prop_oneof![8 => 0.0..4.0f64, 1 => Just(f64::NAN), 1 => Just(-1.0), 1 => Just(f64::INFINITY)];
     let latency = (prop_oneof![0..40u64, 0..1_000_000u64], 0..u64::MAX / 2).prop_map(|(count, p99)| {
@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_ever_leaves_the_bounds(
+    fn settings_stay_within_the_bounds(
         goal in goals(),
         bounds in bounds(),
         samples in proptest::collection::vec(samples(), 1..200),
@@ -98,7 +98,7 @@ proptest! {
 }
 
 proptest! {
-    // Each is two hours of four samples a second.
+    // Each case is two hours of four samples a second.
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 40, ..ProptestConfig::default() })]
 
     #[test]
@@ -129,7 +129,8 @@ fn direction(why: Why) -> Option<Direction> {
     }
 }
 
-/// When settings came back that had been left within the hour before, and when moves turned round.
+/// The times at which settings returned that had been in use within the hour before, and at which moves changed
+/// direction.
 #[derive(Debug, Default)]
 struct Swings {
     returns: Vec<Nanos>,
@@ -166,7 +167,7 @@ fn swings(
     swings
 }
 
-/// The most that fall into any hour.
+/// The greatest number of them within an hour.
 fn most_in_an_hour(times: &[Nanos]) -> usize {
     let within = |from: &Nanos| times.iter().filter(|at| *at >= from && at.saturating_sub(*from) < AN_HOUR).count();
     times.iter().map(within).max().unwrap_or(0)
@@ -186,8 +187,8 @@ fn a_controller_that_swings_is_caught() {
     assert!(most_in_an_hour(&swings.returns) > 2 && most_in_an_hour(&swings.turns) > 2, "{swings:?}");
 }
 
-/// The last settings and reasons after a while at one load.
-fn settle(tuner: &mut Controller, plant: &mut Plant, load: f64, blind: bool) -> Sample {
+/// The last sample after some time at one load.
+fn run_at(tuner: &mut Controller, plant: &mut Plant, load: f64, blind: bool) -> Sample {
     let mut last = plant.sample(&tuner.settings(), load, INTERVAL);
     for index in 0..400 {
         if blind {
@@ -209,27 +210,27 @@ fn a_goal_for_cpu_is_used_up_and_kept() {
         let share = least + 0.4 * (most - least);
         let mut tuner = Controller::new(Goal::Cpu(share), Bounds::default(), None).expect("sound");
         let cautious = plant.p99_us(&tuner.settings(), 30_000.0);
-        let last = settle(&mut tuner, &mut plant, 30_000.0, blind);
+        let last = run_at(&mut tuner, &mut plant, 30_000.0, blind);
         assert!(last.cpu <= share * 1.02, "{} of {share}, blind: {blind}", last.cpu);
         assert!(plant.p99_us(&tuner.settings(), 30_000.0) < 0.8 * cautious, "blind: {blind}");
     }
 }
 
 #[test]
-fn a_goal_for_latency_that_nobody_sees_leaves_half_to_others_and_says_so() {
+fn an_unmeasured_goal_for_latency_uses_half_of_the_limit_and_is_reported_as_estimated() {
     let mut plant = Plant::random(3);
     let mut tuner = Controller::new(Goal::P99(Nanos::from_micros(300)), Bounds::default(), None).expect("sound");
-    let last = settle(&mut tuner, &mut plant, 10_000.0, true);
+    let last = run_at(&mut tuner, &mut plant, 10_000.0, true);
     assert!(tuner.settings().napi.gro_flush_timeout <= Nanos::from_micros(150));
     let step = tuner.handle_sample(at(401), &Sample { latency: None, ..last });
     assert!(step.reason.is_estimated() && step.reason.to_string().contains("estimated"), "{}", step.reason);
-    // Once it is seen, what is seen counts.
+    // Once latency is measured, the measurement counts.
     let step = tuner.handle_sample(at(402), &last);
     assert!(!step.reason.is_estimated());
 }
 
 #[test]
-fn what_the_world_cannot_do_is_not_chosen_again() {
+fn rejected_settings_are_not_chosen_again() {
     let mut plant = Plant::random(5);
     let mut tuner = Controller::new(Goal::P99(Nanos::from_micros(400)), Bounds::default(), None).expect("sound");
     let mut rejected: Vec<ModeSettings> = Vec::new();
@@ -245,7 +246,7 @@ fn what_the_world_cannot_do_is_not_chosen_again() {
 }
 
 #[test]
-fn a_start_outside_of_the_bounds_or_a_goal_that_cannot_be_is_refused() {
+fn a_start_outside_of_the_bounds_or_an_impossible_goal_is_rejected() {
     let busy = "fullbusy".parse::<abey_delivery::Mode>().expect("a mode").settings();
     let error = Controller::new(Goal::Cpu(0.5), Bounds::default(), Some(busy)).expect_err("outside");
     assert!(error.to_string().contains("fullbusy"), "{error}");

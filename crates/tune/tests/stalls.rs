@@ -1,9 +1,9 @@
-//! Steps of the load on a machine that stalls: a virtual machine whose host takes the CPU away for milliseconds, several times
-//! a second, so that one interval in seven, or in three, has a tail that is nobody's fault.
+//! Steps of the load on a machine with stalls: a virtual machine whose host takes the CPU away for milliseconds,
+//! several times a second. One interval in seven, or in three, has a tail that is independent of the settings.
 //!
-//! The machine is a few formulas, fitted to memcached on the datapath, over a shared-memory NIC, on the project's test machine
-//! (two virtual CPUs; `abey bench --steps 5k,60k`, 100 connections): timers are dear there (some 30 us of CPU each), so plain
-//! interrupts are cheapest at 5k/s, and suspension is at 60k/s. No single mode is cheapest at both.
+//! The machine is a few formulas, fitted to memcached on the datapath, over a shared-memory NIC, on the project's test
+//! machine (two virtual CPUs; `abey bench --steps 5k,60k`, 100 connections): timers are expensive there (some 30 us of
+//! CPU each), so plain interrupts are cheapest at 5k/s, and suspension is at 60k/s. No single mode is cheapest at both.
 
 use abey_delivery::{Family, Mode, ModeSettings, Nanos};
 use abey_tune::{Bounds, Controller, Goal, Latency, Sample};
@@ -13,7 +13,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 const INTERVAL: Nanos = Nanos::from_millis(250);
 /// Intervals of each load: eight seconds.
 const STAY: usize = 32;
-/// Intervals within which the goal is to hold again after a step: two seconds.
+/// Intervals within which the goal must hold again after a step: two seconds.
 const GRACE: usize = 8;
 const LOADS: [f64; 3] = [5_000.0, 60_000.0, 5_000.0];
 const GOAL: Goal = Goal::P99(Nanos::from_micros(200));
@@ -30,7 +30,7 @@ fn machine(settings: &ModeSettings, load: f64) -> (f64, f64) {
     }
 }
 
-/// An interval; `stalls`: how probable it is that there is one in it.
+/// An interval; `stalls`: the probability of a stall in it.
 fn sample(settings: &ModeSettings, load: f64, stalls: f64, random: &mut Xoshiro256PlusPlus) -> Sample {
     let (cpu, tail) = machine(settings, load);
     let mut off = |share: f64| 1.0 + share * (random.random_range(-1.0..1.0) + random.random_range(-1.0..1.0));
@@ -43,11 +43,11 @@ fn sample(settings: &ModeSettings, load: f64, stalls: f64, random: &mut Xoshiro2
     Sample { interval: INTERVAL, packets, polls: packets / 2 + 10, empty_polls: 10, cpu, latency }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 struct Run {
     cpu: f64,
-    /// The share of intervals, those soon after a step left out, in which the settings were such as keep the goal.
+    /// Share of the intervals, except those soon after a step, with settings that keep the goal.
     kept: f64,
 }
 
@@ -65,7 +65,7 @@ fn run(
         cpu += seen.cpu;
         if at % STAY >= GRACE {
             judged += 1.0;
-            // With the chance that is in every interval, stalls apart.
+            // With the noise of every interval, except stalls.
             kept += f64::from(u8::from(machine(&settings, load).1 * 1.05e3 <= limit.as_nanos() as f64));
         }
         settings = steer(Nanos::from_nanos(INTERVAL.as_nanos() * (at as u64 + 1)), &seen);
@@ -86,7 +86,7 @@ fn tuned(chance: (u64, f64)) -> Run {
 }
 
 #[test]
-fn stalls_do_not_drive_it_to_settings_that_cost_more_than_a_fixed_mode() {
+fn stalls_do_not_raise_the_cost_above_a_fixed_mode() {
     let modes = ["base", "defer50", "defer90", "suspend50", "suspend100", "suspend120", "suspend140"];
     let fixed = modes.map(|name| {
         let settings = name.parse::<Mode>().expect(name).settings();

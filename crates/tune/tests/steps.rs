@@ -1,8 +1,9 @@
-//! Steps of the load, and the controller's own changes, in the middle of one run of the simulator: queues that are under way,
-//! timers that are armed, connections that wait, all of it goes on.
+//! Steps of the load and changes by the controller within one run of the simulator: queued packets, armed timers and
+//! waiting connections persist across them.
 //!
-//! The host is the IRQ suspension study's with one queue, under the Linux kernel's delivery; the epoll parameters of `suspend`
-//! are in place all the time, and only what can be set per NAPI instance changes, as under `abey tune` on a running server.
+//! The host is the IRQ suspension study's with one queue, under the Linux kernel's delivery. The epoll parameters of
+//! `suspend` stay in place, and only the settings of the NAPI instance change, as under `abey tune` on a running
+//! server.
 
 mod host;
 
@@ -14,7 +15,7 @@ use host::sample;
 const INTERVAL: Nanos = Nanos::from_millis(250);
 /// Intervals of each load.
 const STAY: usize = 40;
-/// Intervals within which the goal is to hold again after a step: two seconds.
+/// Intervals within which the goal must hold again after a step: two seconds.
 const GRACE: usize = 8;
 
 /// One interval of a run.
@@ -25,7 +26,7 @@ struct Interval {
     cpu: f64,
 }
 
-/// Runs through the loads; `steer` gives the settings for the next interval.
+/// Runs through the loads; `steer` returns the settings for the next interval.
 fn run(start: ModeSettings, loads: &[f64], mut steer: impl FnMut(Nanos, &Sample) -> ModeSettings) -> Vec<Interval> {
     let profile = Profile::load("epyc-7662").expect("a profile of the simulator's");
     let mut settings = start;
@@ -56,7 +57,7 @@ fn the_goal_holds_again_within_two_seconds_of_each_step() {
     let goal = Goal::P99(Nanos::from_micros(300));
     let mut tuner = Controller::new(goal, Bounds::default(), None).expect("sound");
     let start = tuner.settings();
-    // By interval: whether it led to other settings, trials apart.
+    // For each interval, whether it led to other settings, except trials.
     let mut decided: Vec<bool> = Vec::new();
     let tuned = run(start, &loads, |now, sample| {
         let step = tuner.handle_sample(now, sample);
@@ -70,12 +71,12 @@ fn the_goal_holds_again_within_two_seconds_of_each_step() {
         let late: Vec<_> = intervals[GRACE..].iter().filter(|interval| interval.p99_us > goal_us).collect();
         assert!(late.len() <= 1, "stay {stay}: {late:?}");
     }
-    // Where the load has been before, one decision is enough.
+    // At a known load, one decision is enough.
     for stay in [2, 3, 4] {
         let decisions = decided[stay * STAY..stay * STAY + GRACE].iter().filter(|decided| **decided).count();
         assert!(decisions <= 1, "stay {stay}: {decisions} decisions");
     }
-    // What one mode costs that keeps the goal at both loads, in the same run.
+    // The cost of a single mode that keeps the goal at both loads, in the same run.
     let mut cheapest = f64::INFINITY;
     for name in ["base", "suspend20", "suspend50", "suspend100", "defer20", "defer50", "defer100"] {
         let settings = name.parse::<Mode>().expect(name).settings();

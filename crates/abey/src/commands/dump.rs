@@ -1,4 +1,4 @@
-//! `abey dump`: the present state of devices as a policy for `abey apply`.
+//! `abey dump`: writes the present state of devices as a policy for `abey apply`.
 
 use std::process::ExitCode;
 
@@ -11,15 +11,15 @@ use crate::failure::Failure;
 use crate::linux_world::Namespace;
 use crate::output::{print_document, print_text};
 
-/// Write the present state of devices as a policy, which changes nothing where it is applied
+/// Write the present state of devices as a policy; applying it there changes nothing
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Network devices; without any, all that have queues to be set
+    /// Network devices [default: all with NAPI instances]
     #[arg(value_name = "DEV")]
     devices: Vec<String>,
     #[command(flatten)]
     namespace: Namespace,
-    /// One JSON document on standard output, with the policy in `policy`, and what each device cannot do in `rows`
+    /// Print one JSON document, with the policy in `policy` and the unsupported features of each device in `rows`
     #[arg(long)]
     json: bool,
 }
@@ -27,12 +27,12 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Document {
     policy: String,
-    rows: Vec<Row>,
+    rows: Vec<UnsupportedRow>,
 }
 
-/// What a device cannot do.
+/// A feature that a device does not support.
 #[derive(Serialize)]
-struct Row {
+struct UnsupportedRow {
     device: String,
     lacks: String,
 }
@@ -43,13 +43,13 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     for name in &args.devices {
         let Some(state) = snapshot.device(name) else {
             let known: Vec<&str> = snapshot.devices.iter().map(|state| state.device.name.as_str()).collect();
-            let (place, known) = (netns.description(), known.join(", "));
+            let (namespace, known) = (netns.description(), known.join(", "));
             return Err(Failure::usage(format!(
-                "there is no network device `{name}` in {place}: the devices are {known}"
+                "there is no network device `{name}` in {namespace}: the devices are {known}"
             )));
         };
         if state.napis.is_empty() {
-            let why = if state.device.up { "no queue of it can be set" } else { "it is down; bring it up first" };
+            let why = if state.device.up { "its driver has none" } else { "bring the device up first" };
             return Err(Failure::lacks(format!("{name} has no NAPI instance: {why}")));
         }
     }
@@ -61,8 +61,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     let mut rows = Vec::new();
     for state in snapshot.devices.iter().filter(|state| !state.napis.is_empty() && wanted(&state.device.name)) {
-        let row = |lack: &abey_linux::machine::Lack| Row { device: state.device.name.clone(), lacks: lack.to_string() };
-        rows.extend(state.lacks().into_iter().map(row));
+        let row = |feature: &abey_linux::machine::Unavailable| UnsupportedRow {
+            device: state.device.name.clone(),
+            lacks: feature.to_string(),
+        };
+        rows.extend(state.unavailable().into_iter().map(row));
     }
     print_document(&Document { policy, rows })
 }

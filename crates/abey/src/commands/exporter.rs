@@ -1,10 +1,4 @@
-//! `abey exporter`: Prometheus metrics of NAPI instances, the kernel's and running datapaths'.
-
-mod families;
-mod metrics;
-mod scrape;
-mod serve;
-mod text_file;
+//! `abey exporter`: Prometheus metrics of the NAPI instances of the kernel and of running datapaths.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,53 +7,60 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use abey_delivery::Nanos;
-use abey_observe::{Collector, Options, Sampler};
+use abey_metrics::exporter::{Exporter, ExporterError, ServiceEvent, serve, write_until};
+use abey_metrics::{Collector, Options, Sampler};
+use abey_supervise::signals::TERMINATION;
 use glob::Pattern;
+use sd_notify::NotifyState;
 
-use self::scrape::Exporter;
 use crate::failure::Failure;
 use crate::linux_world::Namespace;
 use crate::output::print_text;
+use crate::service::notify;
+use crate::signals;
 
-/// Serve Prometheus metrics of NAPI instances, the kernel's and running datapaths': modes and settings, polls by context,
-/// packets and batches, suspensions, interrupts, CPU time. What may not be read is left out, and
-/// abey_scrape_collector_success says so; polls take CAP_BPF and CAP_PERFMON
+/// Serve Prometheus metrics of the NAPI instances of the kernel and of running datapaths
+///
+/// The metrics are modes and settings, polls by context, packets and batches, suspensions, interrupts and CPU time. A
+/// collector that lacks a privilege is left out, and abey_scrape_collector_success is 0 for it; counting polls needs CAP_BPF
+/// and CAP_PERFMON.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to serve /metrics
+    /// Address to serve /metrics on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9736")]
     listen: SocketAddr,
-    /// Metrics of every queue as well; there may be many
+    /// Add the metrics of every queue; there may be many
     #[arg(long)]
     per_queue: bool,
     #[command(flatten)]
-    watched: Watched,
-    /// What to collect, separated by commas: napi, polls, interrupts, softnet, datapath
+    selection: Selection,
+    /// Collectors to run, separated by commas: napi, polls, interrupts, softnet, datapath
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = Collector::ALL.map(Collector::name))]
     collectors: Vec<Collector>,
-    /// Count for --interval, print the metrics and end
+    /// Count for --interval, print the metrics and exit
     #[arg(long, conflicts_with_all = ["listen", "textfile"])]
     once: bool,
-    /// In place of serving, write the metrics to this file every --interval, for the text-file collector of another exporter
+    /// Write the metrics to this file every --interval instead of serving them, for the text-file collector of another
+    /// exporter
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
     textfile: Option<PathBuf>,
-    /// How long --once counts, and --textfile waits (from 10ms to 1 hour)
+    /// Time that --once counts, and between two writes of --textfile (10ms to 1 hour)
     #[arg(long, value_name = "TIME", default_value = "1s")]
     interval: Nanos,
 }
 
-/// Which instances are looked at.
+/// The instances to sample.
 #[derive(clap::Args)]
-pub(crate) struct Watched {
-    /// Only devices and NICs of these names, in which * and ? stand for any text and any character; may be given again
+pub(crate) struct Selection {
+    /// Sample only devices and NICs whose name matches (* is any text, ? any character); may be repeated
     #[arg(long = "dev", value_name = "GLOB")]
     devices: Vec<Pattern>,
     #[command(flatten)]
     namespace: Namespace,
 }
 
-impl Watched {
-    /// A sampler of them.
+impl Selection {
+    /// Creates a sampler of the selected instances.
     pub(crate) fn sampler(&self, collectors: BTreeSet<Collector>) -> Result<Sampler, Failure> {
         if self.devices.iter().any(|pattern| pattern.as_str().is_empty()) {
             return Err(Failure::usage("--dev \"\" names no device: give a name, or a pattern such as eth*"));
@@ -72,13 +73,10 @@ const INTERVALS: std::ops::RangeInclusive<Nanos> = Nanos::from_millis(10)..=Nano
 
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     if !INTERVALS.contains(&args.interval) {
-        return Err(Failure::usage(format!(
-            "--interval {} is out of range: it goes from 10ms to 1 hour",
-            args.interval
-        )));
+        return Err(Failure::usage(format!("--interval {} is out of range: use 10ms to 1 hour", args.interval)));
     }
-    let sampler = args.watched.sampler(args.collectors.into_iter().collect())?;
-    let mut exporter = Exporter::new(sampler, args.per_queue);
+    let sampler = args.selection.sampler(args.collectors.into_iter().collect())?;
+    let mut exporter = Exporter::new(sampler, args.per_queue, report_collector);
     let interval = Duration::from(args.interval);
     if args.once {
         exporter.scrape()?;
@@ -86,7 +84,39 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         return print_text(&exporter.scrape()?);
     }
     match args.textfile {
-        Some(path) => text_file::keep(&path, exporter, interval),
-        None => serve::run(args.listen, exporter),
+        Some(path) => {
+            let stop = signals::stop_flag(&TERMINATION)?;
+            write_until(&stop, &path, interval, exporter, &mut notify_event)?;
+        }
+        None => serve(args.listen, exporter, &mut notify_event)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report_collector(collector: Collector, result: Result<(), &str>) {
+    match result {
+        Ok(()) => eprintln!("abey: collector {collector} works again"),
+        Err(error) => eprintln!("abey: collector {collector} fails: {error}"),
+    }
+}
+
+fn notify_event(event: ServiceEvent) {
+    match event {
+        ServiceEvent::Ready(address) => {
+            if let Some(address) = address {
+                eprintln!("abey: metrics at http://{address}/metrics");
+            }
+            notify(&[NotifyState::Ready]);
+        }
+        ServiceEvent::Stopping => notify(&[NotifyState::Stopping]),
+    }
+}
+
+impl From<ExporterError> for Failure {
+    fn from(error: ExporterError) -> Self {
+        match error {
+            ExporterError::Serve(_) | ExporterError::Listen { .. } | ExporterError::Write { .. } => Self::lacks(error),
+            _ => Self::check(error),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! One module per subcommand: its arguments and what it does with the library crates.
+//! Subcommands: a module for each, with its arguments and its calls of the libraries.
 
 mod apply;
 mod bench;

@@ -1,22 +1,22 @@
-//! `abey serve`: small epoll servers to point a load at.
+//! `abey serve`: small epoll servers for loads.
 
 use std::process::ExitCode;
 
 use abey_datapath::control::{self, ControlError};
-use abey_load::network::Network;
-use abey_load::serve::{self, Listen, ServeError, Server};
-use abey_load::{Kernel, RequestResponse};
+use abey_loadgen::network::Network;
+use abey_loadgen::serve::{self, Listen, ServeError, Server};
+use abey_loadgen::{Kernel, RequestResponse};
+use abey_supervise::signals::{Signals, TERMINATION};
 use clap::Subcommand;
 use serde_json::{Map, Value};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::nic_args::{End, NicArgs, Opened, resolve};
 use crate::output::print_text;
+use crate::signals;
 
-/// Run a small epoll server to point a load at, until SIGINT or SIGTERM.
+/// Run a small epoll server until SIGINT or SIGTERM
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -25,12 +25,12 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum ServerArgs {
-    /// A key-value server: memcached's text protocol (get, gets, set, delete, version, quit).
+    /// Serve keys and values over memcached's text protocol (get, gets, set, delete, version, quit)
     Kv {
         #[command(flatten)]
         common: Common,
     },
-    /// A request/response server: fixed sizes, over TCP or UDP.
+    /// Answer requests of a fixed size with responses of a fixed size, over TCP or UDP
     Rr {
         #[command(flatten)]
         common: Common,
@@ -41,17 +41,16 @@ enum ServerArgs {
 
 #[derive(clap::Args)]
 struct Common {
-    /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:11211; with --nic this end's own
-    /// address].
+    /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:11211; with --nic this end's address]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
-    /// Threads, each with its own listener (SO_REUSEPORT) and epoll instance.
+    /// Threads, each with its own listener (SO_REUSEPORT) and epoll instance
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Run on these CPUs only.
+    /// Run on these CPUs only
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     cpu: Vec<usize>,
-    /// At the end print what the datapath did in all and per request, as one JSON document on one line.
+    /// Print the datapath's counters, in total and per request, as one line of JSON at the end
     #[arg(long, requires = "nic")]
     counters: bool,
     #[command(flatten)]
@@ -59,20 +58,19 @@ struct Common {
 }
 
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
-    // Before there are threads, so that no signal is lost.
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM]).map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
+    // Before other threads start, so that no signal is lost.
+    let signals = signals::catch(&TERMINATION)?;
     let (common, exchange) = match args.server {
         ServerArgs::Kv { common } => (common, None),
         ServerArgs::Rr { common, exchange } => (common, Some(RequestResponse::from(exchange))),
     };
     let listen = common.listen()?;
     let Some(opened) = common.nic.open(End::Server, common.threads, &common.cpu)? else {
-        serve(&Kernel, listen, exchange.as_ref(), &mut signals)?;
+        serve(&Kernel, listen, exchange.as_ref(), &signals)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let control = reachable(&opened)?;
-    let requests = serve(&opened.datapath, listen, exchange.as_ref(), &mut signals)?;
+    let control = serve_control(&opened)?;
+    let requests = serve(&opened.datapath, listen, exchange.as_ref(), &signals)?;
     drop(control);
     if common.counters {
         print_text(&format!("{}\n", counters(&opened, requests)))?;
@@ -81,24 +79,24 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where `abey status` and `abey set` reach the datapath; without a place for it the server serves all the same.
-fn reachable(opened: &Opened) -> Result<Option<control::Server>, Failure> {
+/// Opens the control socket for `abey status` and `abey set`. Without a directory for it, prints a warning.
+fn serve_control(opened: &Opened) -> Result<Option<control::Server>, Failure> {
     match opened.datapath.runtime().serve_control() {
         Ok(server) => Ok(Some(server)),
         Err(error @ ControlError::NoDirectory) => {
-            eprintln!("abey: `abey status` and `abey set` will not reach this server: {error}");
+            eprintln!("abey: `abey status` and `abey set` cannot reach this server: {error}");
             Ok(None)
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// Serves until a signal comes; gives how many requests were answered.
+/// Serves until a signal arrives. Returns the number of responses.
 fn serve<N: Network>(
     network: &N,
     listen: Listen,
     exchange: Option<&RequestResponse>,
-    signals: &mut Signals,
+    signals: &Signals,
 ) -> Result<u64, Failure> {
     let server: Server = match exchange {
         None => serve::kv::start_on(network, listen),
@@ -106,12 +104,12 @@ fn serve<N: Network>(
     }
     .map_err(failure)?;
     print_text(&format!("listening on {}\n", server.local_addr()))?;
-    signals.forever().next();
+    signals.wait_for_signal();
     server.stop().map_err(Failure::check)
 }
 
 impl Common {
-    /// Where to listen.
+    /// Returns the address to listen on.
     fn listen(&self) -> Result<Listen, Failure> {
         let address = match &self.listen {
             Some(listen) => resolve(listen, "127.0.0.1:11211 or 0.0.0.0:0")?,
@@ -122,7 +120,7 @@ impl Common {
     }
 }
 
-/// `{"rows": [{"requests": N, NAME: N, .., "per_request": {NAME: X, ..}}]}`; per request is `null` without requests.
+/// Returns `{"rows": [{"requests": N, NAME: N, .., "per_request": {NAME: X, ..}}]}`; values per request are `null` without requests.
 fn counters(opened: &Opened, requests: u64) -> Value {
     let counters = opened.datapath.runtime().counters(None);
     let sums = [("polls", counters.polls()), ("system_calls", counters.system_calls())];

@@ -1,4 +1,4 @@
-//! A NIC that was opened for a server or a load: its warnings are told, and what it carries is recorded.
+//! A NIC that was opened for a server or a load, with its warnings and its recording.
 
 use std::cell::OnceCell;
 use std::io;
@@ -13,7 +13,7 @@ use abey_nic::{Pcap, QueuePair, Recording};
 
 use crate::failure::Failure;
 
-/// An open NIC with its runtime, and what it is recorded in.
+/// An open NIC with its runtime and its recording.
 pub(crate) struct Opened {
     pub(crate) datapath: Datapath,
     pub(super) warnings: Warnings,
@@ -21,7 +21,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Writes out what was recorded.
+    /// Ends the runtime and writes out the recording.
     pub(crate) fn finish(self) -> Result<(), Failure> {
         self.warnings.end();
         drop(self.datapath);
@@ -29,11 +29,11 @@ impl Opened {
     }
 }
 
-/// How often the NIC is asked for warnings.
+/// Interval at which warnings are read.
 const WARNINGS_EVERY: Duration = Duration::from_secs(1);
 
-/// Tells the operator what is wrong with the other end of the wire, while it is: with a peer that leaves its checksums to
-/// a NIC that is not there, nothing else would ever be heard.
+/// A thread that prints warnings about the other end of the wire. Some problems have no other symptom than lost frames,
+/// such as a peer that leaves checksums to hardware that does not exist.
 pub(super) struct Warnings {
     stop: Sender<()>,
     thread: JoinHandle<()>,
@@ -42,7 +42,7 @@ pub(super) struct Warnings {
 impl Warnings {
     pub(super) fn watch(datapath: Datapath) -> Result<Self, Failure> {
         let (stop, stopped) = mpsc::channel();
-        let watch = move || loop {
+        let print = move || loop {
             let ended = stopped.recv_timeout(WARNINGS_EVERY) != Err(RecvTimeoutError::Timeout);
             for warning in datapath.runtime().warnings() {
                 eprintln!("abey: {warning}");
@@ -51,19 +51,19 @@ impl Warnings {
                 break;
             }
         };
-        let thread = std::thread::Builder::new().name("abey-warnings".to_owned()).spawn(watch);
+        let thread = std::thread::Builder::new().name("abey-warnings".to_owned()).spawn(print);
         let thread = thread.map_err(|error| Failure::lacks(format!("cannot start a thread: {error}")))?;
         Ok(Self { stop, thread })
     }
 
     fn end(self) {
-        // It waits for this or for its time.
+        // The thread waits for this message or for the end of its interval.
         let _ = self.stop.send(());
         let _ = self.thread.join();
     }
 }
 
-/// A recording that begins when the NIC is open, so that one that cannot be opened leaves the file as it was.
+/// A recording that begins when the NIC is open, so that the file is unchanged if the NIC cannot be opened.
 #[derive(Clone)]
 pub(super) struct Record {
     path: PathBuf,
@@ -75,7 +75,7 @@ impl Record {
         Self { path: path.to_owned(), recording: Rc::default() }
     }
 
-    /// The queue pair, recorded if the file can be written.
+    /// Wraps a queue pair, if the file can be written.
     pub(super) fn wrap(&self, queue: Box<dyn QueuePair>) -> Box<dyn QueuePair> {
         match self.recording.get_or_init(|| Recording::create(&self.path)) {
             Ok(recording) => Box::new(Pcap::new(queue, recording.clone())),
@@ -83,7 +83,7 @@ impl Record {
         }
     }
 
-    /// That the file can be written.
+    /// Returns an error if the file cannot be written.
     pub(super) fn check(&self) -> Result<(), Failure> {
         match self.recording.get() {
             Some(Err(error)) => Err(Failure::usage(format!("cannot write {}: {error}", self.path.display()))),

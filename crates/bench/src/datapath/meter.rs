@@ -1,40 +1,40 @@
-//! What a datapath's server used while it was measured: its own counters, its threads' switches and CPU time.
+//! Counters of a datapath's server during a measurement: its own, its threads' context switches, and CPU time.
 
 use abey_datapath::Counters;
 use abey_datapath::control::Client;
 use abey_linux::counters::{Count, Work, WorkCounter};
 use abey_linux::cpu::{CpuList, Usage, thread_affinity};
-use abey_load::Phase;
+use abey_loadgen::Phase;
 use procfs::process::Process;
 
 use crate::BenchError;
-use crate::cpu_time::{CpuTime, Spent, Watch};
+use crate::cpu_time::{CpuTimeReading, CpuTimeSource, ServerCpuTime};
 
-/// What was counted.
+/// The counts of a measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Counts {
-    /// By the datapath, while it was measured.
+    /// Counters of the datapath during the measured time.
     pub(super) datapath: Counters,
-    /// By the datapath until the last answer was in. The requests of the measured time are in these, even if the server
-    /// did not get to one of them before it was over.
-    pub(super) until_answered: Counters,
-    /// Cycles and instructions of the server's CPU, as far as this user and this machine can count them.
+    /// Counters of the datapath from the beginning of the measured time to the last response, which include requests
+    /// that were answered after the measured time.
+    pub(super) until_last_response: Counters,
+    /// Cycles and instructions of the server's CPU, if available.
     pub(super) work: Work,
-    /// Times a thread of the server was switched out.
+    /// Context switches of the server's threads.
     pub(super) switches: u64,
-    /// Those of them in which it went to sleep, to be woken later: by an interrupt, a timer or another thread.
+    /// Voluntary context switches: the thread slept until an interrupt, a timer or another thread woke it.
     pub(super) sleeps: u64,
     /// CPU time of the server.
     pub(super) usage: Usage,
-    /// What is to be said about that.
+    /// A note on the CPU time.
     pub(super) note: Option<String>,
 }
 
-/// Counts exactly while the load is measured. None of it costs the server anything but the two answers at its control
-/// socket, which lie outside of the time that is billed to it.
+/// Counters that are read at both ends of the measured time. The server spends time only on two replies on its control
+/// socket, outside of the accounted time.
 pub(super) struct Meter<'a> {
     server: Process,
-    cpu: Watch<'a>,
+    cpu: ServerCpuTime<'a>,
     control: &'a Client,
     work: WorkCounter,
     start: Option<Reading>,
@@ -46,19 +46,19 @@ struct Reading {
     datapath: Counters,
     work: Work,
     switches: Switches,
-    cpu: Spent,
+    cpu: CpuTimeReading,
 }
 
 impl<'a> Meter<'a> {
-    pub(super) fn new(pid: u32, control: &'a Client, cpu_time: &'a CpuTime) -> Result<Self, BenchError> {
+    pub(super) fn new(pid: u32, control: &'a Client, cpu_time: &'a CpuTimeSource) -> Result<Self, BenchError> {
         let server = Process::new(pid.cast_signed()).map_err(unreadable)?;
-        let cpu = cpu_time.watch(pid, &[])?;
+        let cpu = cpu_time.for_server(pid, &[])?;
         let cpus: CpuList = thread_affinity(pid)?;
         let work = WorkCounter::on_cpus(&cpus, &[Count::Cycles, Count::Instructions])?;
         Ok(Self { server, cpu, control, work, start: None, end: None, failed: None })
     }
 
-    pub(super) fn at(&mut self, phase: Phase) {
+    pub(super) fn handle_phase(&mut self, phase: Phase) {
         let read = match phase {
             Phase::MeasureStart => self.begin(),
             Phase::MeasureEnd => self.end(),
@@ -92,20 +92,20 @@ impl<'a> Meter<'a> {
         Ok(sum)
     }
 
-    /// Once the run is over, all answers included.
+    /// Returns the counts, after the last response of the run.
     pub(super) fn finish(mut self) -> Result<Counts, BenchError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        let answered = self.datapath()?;
-        let (start, end) = self.start.zip(self.end).expect("a run that ended well has both phases");
+        let last = self.datapath()?;
+        let (start, end) = self.start.zip(self.end).expect("a successful run has both phases");
         let (usage, note) = end.cpu.since(&start.cpu);
         Ok(Counts {
             datapath: end.datapath.since(&start.datapath),
-            until_answered: answered.since(&start.datapath),
+            until_last_response: last.since(&start.datapath),
             work: end.work.since(&start.work),
             switches: end.switches.all.saturating_sub(start.switches.all),
-            sleeps: end.switches.willing.saturating_sub(start.switches.willing),
+            sleeps: end.switches.voluntary.saturating_sub(start.switches.voluntary),
             usage,
             note,
         })
@@ -116,8 +116,8 @@ impl<'a> Meter<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Switches {
     all: u64,
-    /// Because the thread had nothing to do.
-    willing: u64,
+    /// Because the thread slept.
+    voluntary: u64,
 }
 
 impl Switches {
@@ -125,14 +125,14 @@ impl Switches {
         let mut sum = Self::default();
         for task in process.tasks().map_err(unreadable)?.flatten() {
             let status = task.status().map_err(unreadable)?;
-            let willing = status.voluntary_ctxt_switches.unwrap_or(0);
-            sum.willing += willing;
-            sum.all += willing + status.nonvoluntary_ctxt_switches.unwrap_or(0);
+            let voluntary = status.voluntary_ctxt_switches.unwrap_or(0);
+            sum.voluntary += voluntary;
+            sum.all += voluntary + status.nonvoluntary_ctxt_switches.unwrap_or(0);
         }
         Ok(sum)
     }
 }
 
 fn unreadable(error: procfs::ProcError) -> BenchError {
-    BenchError::Io { action: "read what the server's threads did in /proc", source: std::io::Error::other(error) }
+    BenchError::Io { action: "read the server's threads in /proc", source: std::io::Error::other(error) }
 }

@@ -1,14 +1,14 @@
-//! Abey's own datapath as what is measured: its own server without root over a shared-memory NIC, or any program over it.
+//! Test beds of Abey's datapath: its built-in server over a shared-memory NIC (without root), or any preloaded program.
 
-mod bed;
+mod memory;
 mod meter;
 pub mod network;
 mod preloaded;
 mod proof;
-mod served;
+mod server;
 mod steps;
 
-pub use bed::Memory;
+pub use memory::Memory;
 pub use network::Datapath;
-pub(crate) use preloaded::shown;
+pub(crate) use preloaded::command_text;
 pub use preloaded::{Preloaded, Wire};

@@ -1,7 +1,7 @@
-//! Generator and servers of `abey-load` over a runtime of `abey-datapath`.
+//! The network of `abey-loadgen` over a runtime of `abey-datapath`.
 //!
-//! Server threads share the runtime's shards out among themselves, each with listeners of its own; a generator's
-//! connections are dealt to the shards of their thread in turn.
+//! The shards are distributed over the server threads, each with its own listeners. The connections of a generator's thread
+//! are distributed round-robin over the shards of the thread.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,31 +10,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use abey_datapath::{Error, LinkState, OpenError, Runtime, TcpListener, TcpStream, UdpSocket, Waker};
-use abey_load::network::{self, Event, Interest, Network, Seat, Socket};
+use abey_loadgen::network::{self, Event, Interest, Network, Seat, Socket};
 
-/// The sockets of a runtime. Clones share it; it ends when the last of them and of its sockets' owners has gone.
+/// The network of a runtime. Clones share the runtime, which ends when its last clone and its last socket are dropped.
 #[derive(Clone, Debug)]
 pub struct Datapath(Arc<Runtime>);
 
 impl Datapath {
-    /// Uses `runtime`.
+    /// Creates the network of a runtime.
     pub fn new(runtime: Runtime) -> Self {
         Self(Arc::new(runtime))
     }
 
-    /// The runtime: its counters and settings.
+    /// Returns the runtime.
     pub fn runtime(&self) -> &Runtime {
         &self.0
     }
 
-    /// The shards of one of `threads` threads: with more shards than threads several, else one, which it may share.
+    /// Returns the shards of a thread: several if there are more shards than threads, otherwise one, which threads may share.
     fn shards_of(&self, thread: usize, threads: usize) -> impl ExactSizeIterator<Item = usize> + use<> {
         let shards = self.0.shards();
         (thread % shards..shards).step_by(threads.min(shards))
     }
 
-    /// Gives each of `threads` the sockets that `open` makes, in its shards.
-    fn deal<S>(
+    /// Opens a socket in each shard of each thread.
+    fn open_for_threads<S>(
         &self,
         threads: usize,
         mut open: impl FnMut(usize) -> Result<S, OpenError>,
@@ -47,12 +47,12 @@ impl Datapath {
         if threads <= shards {
             return Ok(());
         }
-        let said = format!("{threads} threads cannot share {shards} queues: each thread listens on queues of its own");
-        Err(io::Error::new(ErrorKind::InvalidInput, said))
+        let message = format!("{threads} threads cannot share {shards} queues: each thread needs a queue of its own");
+        Err(io::Error::new(ErrorKind::InvalidInput, message))
     }
 
     fn listen_at(&self, at: SocketAddr, threads: usize) -> io::Result<(SocketAddr, Vec<Listener>)> {
-        let listeners = self.deal(threads, |shard| {
+        let listeners = self.open_for_threads(threads, |shard| {
             let listener = TcpListener::bind_reuse_port(&self.0, at, shard)?;
             listener.set_nonblocking(true);
             Ok(listener)
@@ -61,7 +61,7 @@ impl Datapath {
     }
 }
 
-/// The ports that are tried when any will do (the dynamic ports of RFC 6335).
+/// The ports that are tried for port 0 (the dynamic ports of RFC 6335).
 const DYNAMIC_PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
 impl Network for Datapath {
@@ -83,8 +83,8 @@ impl Network for Datapath {
 
     fn connect(&self, target: SocketAddr, timeout: Duration, seat: Seat) -> io::Result<Stream> {
         let mut shards = self.shards_of(seat.thread, seat.threads);
-        let turn = seat.number % shards.len();
-        let shard = shards.nth(turn).expect("a turn below their number");
+        let nth = seat.number % shards.len();
+        let shard = shards.nth(nth).expect("less than the number of shards");
         let stream = TcpStream::connect_in(&self.0, target, shard, Some(timeout))?;
         Stream::ready(stream)
     }
@@ -121,11 +121,11 @@ impl Network for Datapath {
         } else {
             let bind = |shard| {
                 let socket = UdpSocket::bind_reuse_port(&self.0, address, shard)?;
-                // The first one chooses the port for all.
+                // The first socket chooses the port of all.
                 address = socket.local_addr().unwrap_or(address);
                 Ok(socket)
             };
-            self.deal(threads, bind)?
+            self.open_for_threads(threads, bind)?
         };
         let address = sockets[0][0].local_addr().map_err(io_error)?;
         for socket in sockets.iter().flatten() {
@@ -145,11 +145,11 @@ impl Network for Datapath {
 
     fn lost(&self) -> Option<io::Error> {
         let is_down = self.0.link() == LinkState::Down;
-        is_down.then(|| io::Error::new(ErrorKind::NetworkDown, "nobody is at the other end of the link"))
+        is_down.then(|| io::Error::new(ErrorKind::NetworkDown, "the link is down: the other end has closed it"))
     }
 }
 
-/// An epoll of the runtime.
+/// An epoll instance of the runtime.
 #[derive(Debug)]
 pub struct Epoll {
     epoll: abey_datapath::Epoll,
@@ -180,11 +180,11 @@ impl network::Epoll for Epoll {
 }
 
 fn interest(interest: Interest) -> abey_datapath::Interest {
-    use abey_datapath::Interest as Ours;
+    use abey_datapath::Interest as Flags;
     match interest {
-        Interest::Read => Ours::IN,
-        Interest::Write => Ours::OUT,
-        Interest::ReadWrite => Ours::IN | Ours::OUT,
+        Interest::Read => Flags::IN,
+        Interest::Write => Flags::OUT,
+        Interest::ReadWrite => Flags::IN | Flags::OUT,
     }
 }
 
@@ -195,7 +195,7 @@ pub struct Stream(TcpStream);
 impl Stream {
     fn ready(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true);
-        // Only a connection that has gone again refuses.
+        // Fails only on a closed connection.
         stream.set_nodelay(true).map_err(|error| match error {
             Error::Socket(_) => ErrorKind::ConnectionAborted.into(),
             error => io::Error::from(error),
@@ -230,7 +230,7 @@ impl Socket<Epoll> for Stream {
     }
 }
 
-/// The listeners of one server thread, one for each of its shards.
+/// The listeners of a server thread, one for each of its shards.
 #[derive(Debug)]
 pub struct Listener(Vec<TcpListener>);
 
@@ -244,7 +244,7 @@ impl Socket<Epoll> for Listener {
     }
 }
 
-/// A UDP port, or one server thread's shards of it.
+/// The UDP sockets of a port, or a server thread's part of them.
 #[derive(Debug)]
 pub struct Datagrams(Vec<UdpSocket>);
 
@@ -283,7 +283,7 @@ impl network::Datagrams for Datagrams {
     }
 }
 
-/// Ends waits on the epolls that it was given.
+/// A stop flag that wakes waits on its epoll instances.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<Stopping>);
 
@@ -296,7 +296,7 @@ struct Stopping {
 impl network::Stop<Epoll> for Stop {
     fn watch(&self, epoll: &mut Epoll, token: u64) -> io::Result<()> {
         epoll.stop = Some((Arc::clone(&self.0), token));
-        // A raise before this is seen by the first wait's end; so that it ends, it is woken too.
+        // If the flag was raised before, wake the first wait so that it reads the flag.
         let waker = epoll.epoll.waker();
         let mut wakers = self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         if self.0.raised.load(Ordering::Acquire) {
@@ -314,7 +314,7 @@ impl network::Stop<Epoll> for Stop {
     }
 }
 
-/// Without an allocation where waiting is the answer.
+/// Converts an error, without an allocation for `WouldBlock`.
 fn io_error(error: Error) -> io::Error {
     if error.is_would_block() { ErrorKind::WouldBlock.into() } else { error.into() }
 }

@@ -1,5 +1,5 @@
-//! An installed program with the datapath's face preloaded: over AF_XDP on the kernel's own test network, or over a
-//! shared-memory NIC.
+//! The test bed of an installed program whose socket calls are interposed by the preloaded library: over AF_XDP on the test
+//! network, or over a shared-memory NIC.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -12,76 +12,76 @@ use abey_datapath::control::find_in;
 use abey_delivery::Mode;
 use abey_linux::counters::Count;
 use abey_linux::library::{self, DatapathConfig, LibraryConfig};
-use abey_linux::spawn::CommandPlace;
-use abey_load::Kernel;
-use abey_load::network::Network;
+use abey_loadgen::Kernel;
+use abey_loadgen::network::Network;
+use abey_testbed::spawn::SpawnExt;
 
 use super::Datapath;
-use super::bed::{CLIENT, PREFIX, SERVER};
-use super::served::Served;
+use super::memory::{CLIENT, PREFIX, SERVER};
+use super::server::DatapathServer;
 use crate::client::{CLIENT_MODE, over_af_xdp};
-use crate::cpu_time::CpuTime;
-use crate::load_run::{Cpus, can_count, pin_client};
-use crate::matrix::{Bed, Conditions};
-use crate::{App, BedSetup, BenchError, ClientKind, Load, Run, TestBed, World};
+use crate::cpu_time::CpuTimeSource;
+use crate::load_driver::{Cpus, can_count, pin_client};
+use crate::runner::{Conditions, TestBed};
+use crate::{App, BenchError, ClientKind, Load, Run, TestBedSetup, VethNetwork, World};
 
-/// What carries the packets of a preloaded program.
+/// The wire of a preloaded program.
 #[derive(Clone, Debug)]
 pub enum Wire {
-    /// The test network, whose server's end the program has by AF_XDP.
-    Veth(Arc<TestBed>, ClientKind),
-    /// Shared memory, between these CPUs. The load has its other end, by the datapath.
+    /// The test network, with AF_XDP on the server's end.
+    Veth(Arc<VethNetwork>, ClientKind),
+    /// A shared-memory NIC, with a datapath client on the other end.
     Memory(Cpus),
 }
 
-/// An installed program whose sockets are the datapath's.
+/// The test bed of an installed program over the datapath.
 pub struct Preloaded {
     pub(super) wire: Wire,
     pub(super) app: App,
     library: PathBuf,
-    pub(super) cpu_time: CpuTime,
-    pub(super) setup: BedSetup,
+    pub(super) cpu_time: CpuTimeSource,
+    pub(super) setup: TestBedSetup,
 }
 
 impl Preloaded {
-    /// `library` is `libabey.so`.
+    /// Creates the test bed; `library` is the path of `libabey.so`.
     ///
     /// # Errors
-    /// CPU time cannot be counted here.
+    /// [`BenchError::Lacks`] if CPU time cannot be accounted.
     pub fn new(wire: Wire, app: App, library: PathBuf) -> Result<Self, BenchError> {
         let cpus = wire.cpus();
-        let (world, client, on) = match &wire {
-            Wire::Veth(bed, client) => {
-                (World::Datapath, *client, format!("{}, AF_XDP at the server", bed.description()))
+        let (world, client, wire_description) = match &wire {
+            Wire::Veth(network, client) => {
+                (World::Datapath, *client, format!("{}, AF_XDP at the server", network.description()))
             }
             Wire::Memory(_) => {
                 (World::Memory, ClientKind::Datapath, "shared-memory NIC between two processes".to_owned())
             }
         };
-        let setup = BedSetup {
+        let setup = TestBedSetup {
             world,
             server: format!("{}, on CPU {}", app.description(), cpus.server),
             client: client.description(cpus),
-            wire: on,
+            wire: wire_description,
         };
-        Ok(Self { cpu_time: CpuTime::of_cpu(cpus.server)?, wire, app, library, setup })
+        Ok(Self { cpu_time: CpuTimeSource::of_cpu(cpus.server)?, wire, app, library, setup })
     }
 
-    /// `reached` is told the process, and the directory of its control socket, as long as that is there.
+    /// Starts the server. `on_connect` gets its process ID and the directory of its control socket, which is removed afterwards.
     pub(super) fn start(
         &self,
         nic: &str,
         mode: Mode,
         conditions: &Conditions,
-        reached: impl FnOnce(u32, &Path) -> Result<(), BenchError>,
-    ) -> Result<Served, BenchError> {
+        on_connect: impl FnOnce(u32, &Path) -> Result<(), BenchError>,
+    ) -> Result<DatapathServer, BenchError> {
         let cpu = self.wire.cpus().server as usize;
         let target = self.target();
         let mut command = self.app.command(target);
         let prefix = match &self.wire {
-            Wire::Veth(bed, _) => {
-                command.in_netns(&bed.server);
-                TestBed::PREFIX
+            Wire::Veth(network, _) => {
+                command.in_netns(&network.server);
+                VethNetwork::PREFIX
             }
             Wire::Memory(_) => PREFIX,
         };
@@ -93,17 +93,17 @@ impl Preloaded {
             gateways: Vec::new(),
             queues: None,
             cpus: vec![cpu],
-            // One process serves, on one queue.
+            // One process on one queue needs no broker.
             broker: None,
         };
         let config =
             LibraryConfig { mode: Some(mode), datapath: Some(datapath), strict: true, ..LibraryConfig::default() };
-        let shown = format!("{} over {nic} under {mode}", shown(&command));
+        let name = format!("{} over {nic} under {mode}", command_text(&command));
         library::equip(&mut command, Some((&self.library, &config)), None);
-        Served::start(command, shown, conditions, |_, control| listens(control), reached)
+        DatapathServer::start(command, name, conditions, |_, control| listens(control), on_connect)
     }
 
-    /// A name that no other NIC has.
+    /// Returns a unique NIC name.
     pub(super) fn next_nic() -> String {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -112,21 +112,21 @@ impl Preloaded {
 
     pub(super) fn target(&self) -> SocketAddr {
         match &self.wire {
-            Wire::Veth(..) => TestBed::address(self.app.port()),
+            Wire::Veth(..) => VethNetwork::address(self.app.port()),
             Wire::Memory(_) => SocketAddr::new(SERVER, self.app.port()),
         }
     }
 
-    /// From the client's place: its namespace, if it has one, and its CPU.
+    /// Measures the server at each load. The calling thread must be in the client's namespace, if it has one.
     fn at_each_load<N: Network>(
         &self,
         network: impl FnOnce() -> Result<N, BenchError>,
-        (mut served, mode): (Served, Mode),
+        (mut served, mode): (DatapathServer, Mode),
         loads: (&[Load], u64),
         conditions: &Conditions,
     ) -> Result<Vec<Run>, BenchError> {
         pin_client(self.wire.cpus().client)?;
-        // A server that has ended is the reason, whatever else is said.
+        // If the server has ended, that is the error.
         let network = network().map_err(|error| served.server.check().err().unwrap_or(error))?;
         let to = (self.target(), self.app.protocol().workload());
         served.at_each_load(network, to, (self.setup.world, mode, &self.cpu_time), loads, conditions)
@@ -136,31 +136,31 @@ impl Preloaded {
 impl Wire {
     pub(super) fn cpus(&self) -> Cpus {
         match self {
-            Self::Veth(bed, _) => bed.cpus,
+            Self::Veth(network, _) => network.cpus,
             Self::Memory(cpus) => *cpus,
         }
     }
 }
 
-/// The command line in words.
-pub(crate) fn shown(command: &Command) -> String {
+/// Formats a command line.
+pub(crate) fn command_text(command: &Command) -> String {
     format!("{command:?}").replace('"', "")
 }
 
-/// Whether a program of this directory has a socket of the datapath.
+/// Returns whether a program in this control directory has an open datapath socket.
 fn listens(control: &Path) -> Result<bool, BenchError> {
     let Some(Ok(client)) = find_in(control)?.into_iter().next() else { return Ok(false) };
     Ok(client.status().is_ok_and(|status| status.shards.iter().any(|shard| shard.sockets > 0)))
 }
 
-/// The load's end of a shared-memory NIC.
+/// Opens a datapath on the client's end of a shared-memory NIC.
 pub(super) fn over_memory(nic: &str, address: IpAddr, cpu: u32) -> Result<Datapath, BenchError> {
     let builder = Runtime::builder().nic(nic, Default::default()).mode(CLIENT_MODE);
     Ok(Datapath::new(builder.address(address, PREFIX).pin(vec![cpu as usize]).build()?))
 }
 
-impl Bed for Preloaded {
-    fn setup(&self) -> &BedSetup {
+impl TestBed for Preloaded {
+    fn setup(&self) -> &TestBedSetup {
         &self.setup
     }
 
@@ -171,17 +171,17 @@ impl Bed for Preloaded {
 
     fn measure(&self, mode: Mode, loads: &[Load], seed: u64, conditions: &Conditions) -> Result<Vec<Run>, BenchError> {
         let loads = (loads, seed);
-        // The server ends with the thread that starts it, so that is this one; the load gets one that it can pin.
+        // The server is killed when the thread that started it ends, so the load runs in a thread of its own, which it can pin.
         match &self.wire {
-            Wire::Veth(bed, client) => {
+            Wire::Veth(network, client) => {
                 let served =
-                    (self.start(&format!("af_xdp:{}", bed.device.name), mode, conditions, |_, _| Ok(()))?, mode);
+                    (self.start(&format!("af_xdp:{}", network.device.name), mode, conditions, |_, _| Ok(()))?, mode);
                 match client {
                     ClientKind::Kernel => {
-                        bed.client.run(|| self.at_each_load(|| Ok(Kernel), served, loads, conditions))?
+                        network.client.run(|| self.at_each_load(|| Ok(Kernel), served, loads, conditions))?
                     }
                     ClientKind::Datapath => {
-                        bed.client.run(|| self.at_each_load(|| over_af_xdp(bed), served, loads, conditions))?
+                        network.client.run(|| self.at_each_load(|| over_af_xdp(network), served, loads, conditions))?
                     }
                 }
             }

@@ -1,28 +1,27 @@
-//! Whether a mode of the datapath is active: decided by its counters, from when the measured time began until the last of
-//! its requests was answered.
+//! Proof that a mode of the datapath is active, by its counters from the beginning of the measured time to the last response.
 
 use abey_datapath::Counters;
 use abey_delivery::{Hold, Mode};
 
-/// The counters that prove the mode active, in words, or why they do not.
-pub(super) fn judge(mode: Mode, counted: &Counters) -> Result<String, String> {
+/// Describes the counters that prove the mode active, or why they do not.
+pub(super) fn prove(mode: Mode, counted: &Counters) -> Result<String, String> {
     let Counters { packets, softirq_polls, thread_polls, worker_polls, busy_poll_packets, .. } = *counted;
     let Counters { interrupts, timer_polls, suspensions, empty_polls, softirq_thread_polls, .. } = *counted;
     if packets == 0 {
         return Err("no packet came through the NIC".to_owned());
     }
-    let others = |what: &str| format!("{what}, {softirq_polls} in the softirq");
-    let (engaged, said) = match mode {
-        Mode::Threaded => (thread_polls > 0, others(&format!("{thread_polls} polls by its thread"))),
+    let with_softirq = |text: &str| format!("{text}, {softirq_polls} in softirq");
+    let (is_active, proof) = match mode {
+        Mode::Threaded => (thread_polls > 0, with_softirq(&format!("{thread_polls} polls by its thread"))),
         Mode::ThreadedBusy => (
             thread_polls > 0 && interrupts == 0,
             format!("{thread_polls} polls by its thread, {empty_polls} of them empty, {interrupts} interrupts"),
         ),
-        Mode::Workqueue => (worker_polls > 0, others(&format!("{worker_polls} polls by a worker of the pool"))),
-        // Each time it has nothing left it looks at least once more before it lets interrupts back in.
+        Mode::Workqueue => (worker_polls > 0, with_softirq(&format!("{worker_polls} polls by a worker of the pool"))),
+        // A holding instance polls at least once more before each unmasking.
         Mode::Hold(Hold::Spin(_)) => (
             softirq_thread_polls > 0 && empty_polls.saturating_mul(2) >= interrupts,
-            format!("{empty_polls} polls that found nothing and held on, {interrupts} interrupts"),
+            format!("{empty_polls} empty polls while holding, {interrupts} interrupts"),
         ),
         Mode::Hold(Hold::Timer(_)) => {
             (timer_polls > 0, format!("{timer_polls} polls by the holding timer, {interrupts} interrupts"))
@@ -42,23 +41,20 @@ pub(super) fn judge(mode: Mode, counted: &Counters) -> Result<String, String> {
             (timer_polls > 0 && busy_poll_packets == 0, format!("{timer_polls} timer polls, {interrupts} interrupts"))
         }
         _ => {
-            // A poll that finds nothing is rare where an interrupt comes before each run of them.
+            // Empty polls are rare if each series of polls follows an interrupt.
             let holds = empty_polls >= interrupts.max(16);
             let plain = softirq_polls > 0 && busy_poll_packets + timer_polls + suspensions == 0;
-            (
-                plain && !holds,
-                format!("{interrupts} interrupts, {softirq_polls} polls in the softirq, {empty_polls} empty"),
-            )
+            (plain && !holds, format!("{interrupts} interrupts, {softirq_polls} polls in softirq, {empty_polls} empty"))
         }
     };
-    let elsewhere = [
-        ("its thread", thread_polls, matches!(mode, Mode::Threaded | Mode::ThreadedBusy)),
-        ("the pool", worker_polls, mode == Mode::Workqueue),
+    let contexts = [
+        ("a NAPI thread", thread_polls, matches!(mode, Mode::Threaded | Mode::ThreadedBusy)),
+        ("the worker pool", worker_polls, mode == Mode::Workqueue),
     ];
-    if let Some((who, polls, _)) = elsewhere.into_iter().find(|(_, polls, expected)| *polls > 0 && !expected) {
-        return Err(format!("{who} polled {polls} times, which no setting of the mode asks for"));
+    if let Some((context, polls, _)) = contexts.into_iter().find(|(_, polls, expected)| *polls > 0 && !expected) {
+        return Err(format!("{context} polled {polls} times, which the mode does not ask for"));
     }
-    if engaged { Ok(said) } else { Err(format!("{said}, {packets} packets")) }
+    if is_active { Ok(proof) } else { Err(format!("{proof}, {packets} packets")) }
 }
 
 #[cfg(test)]
@@ -76,12 +72,12 @@ mod tests {
         counted(|counters| (counters.interrupts, counters.softirq_polls, counters.empty_polls) = (500, 700, 3))
     }
 
-    fn judged(mode: &str, counters: &Counters) -> bool {
-        judge(mode.parse().expect("a mode"), counters).is_ok()
+    fn is_proved(mode: &str, counters: &Counters) -> bool {
+        prove(mode.parse().expect("a mode"), counters).is_ok()
     }
 
-    /// What each mode's counters look like when it is at work.
-    fn at_work() -> [(&'static str, Counters); 10] {
+    /// Returns counters of each mode while it is active.
+    fn active() -> [(&'static str, Counters); 10] {
         let softirq = |set: fn(&mut Counters)| {
             let mut counters = plain();
             set(&mut counters);
@@ -102,22 +98,26 @@ mod tests {
     }
 
     #[test]
-    fn each_mode_is_recognised_at_work() {
-        for (mode, counters) in at_work() {
-            assert!(judged(mode, &counters), "{mode}: {:?}", judge(mode.parse().expect("a mode"), &counters));
+    fn each_mode_is_recognised_active() {
+        for (mode, counters) in active() {
+            assert!(is_proved(mode, &counters), "{mode}: {:?}", prove(mode.parse().expect("a mode"), &counters));
         }
     }
 
     #[test]
-    fn a_mode_that_did_nothing_is_found_out() {
-        for (mode, counters) in at_work() {
-            assert!(!judged(mode, &Counters::default()), "{mode} without a packet");
-            assert_eq!(judged(mode, &plain()), mode == "base", "{mode} that works as base");
-            // Two modes look alike to the counters that they share: a timer that polls.
+    fn an_inactive_mode_is_not_proved() {
+        for (mode, counters) in active() {
+            assert!(!is_proved(mode, &Counters::default()), "{mode} without a packet");
+            assert_eq!(is_proved(mode, &plain()), mode == "base", "{mode} with the counters of base");
+            // The counters cannot distinguish two modes whose timer polls.
             let timed = ["defer50", "hold50-timer"].contains(&mode);
-            assert_eq!(judged("base", &counters), mode == "base", "base that works as {mode}");
-            assert_eq!(judged("defer50", &counters), timed || mode == "suspend20", "defer50 that works as {mode}");
-            assert_eq!(judged("workqueue", &counters), mode == "workqueue", "workqueue that works as {mode}");
+            assert_eq!(is_proved("base", &counters), mode == "base", "base with the counters of {mode}");
+            assert_eq!(
+                is_proved("defer50", &counters),
+                timed || mode == "suspend20",
+                "defer50 with the counters of {mode}"
+            );
+            assert_eq!(is_proved("workqueue", &counters), mode == "workqueue", "workqueue with the counters of {mode}");
         }
     }
 }

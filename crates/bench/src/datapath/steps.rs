@@ -1,29 +1,29 @@
-//! Steps under the datapath's modes, and under `abey tune`, which has its 99th percentile from the datapath itself.
+//! Load steps under the datapath's modes, and under `abey tune`, which reads the 99th percentile from the datapath itself.
 
 use std::path::Path;
 
 use abey_datapath::control::DIRECTORY_VARIABLE;
 use abey_delivery::Mode;
-use abey_load::Kernel;
-use abey_load::network::Network;
+use abey_loadgen::Kernel;
+use abey_loadgen::network::Network;
 
-use super::bed::CLIENT;
+use super::memory::CLIENT;
 use super::preloaded::{Preloaded, Wire, over_memory};
-use super::served::Served;
+use super::server::DatapathServer;
 use crate::client::over_af_xdp;
-use crate::load_run::{Driver, pin_client};
-use crate::matrix::Conditions;
-use crate::steps::{Contender, Course, Driven, StepBed, StepRun, Steps, Tuner};
+use crate::load_driver::{LoadDriver, pin_client};
+use crate::runner::Conditions;
+use crate::steps::{Contender, StepDriver, StepMeasurements, StepRun, StepTestBed, Steps, Tuner};
 use crate::{BenchError, ClientKind, World};
 
-/// A server and, while it is tuned, its tuner.
-struct Pair {
-    served: Served,
+/// A server with its tuner, if any.
+struct TunedServer {
+    served: DatapathServer,
     tuner: Option<Tuner>,
     mode: Mode,
 }
 
-impl StepBed for Preloaded {
+impl StepTestBed for Preloaded {
     fn world(&self) -> World {
         self.setup.world
     }
@@ -36,8 +36,8 @@ impl StepBed for Preloaded {
         conditions: &Conditions,
     ) -> Result<StepRun, BenchError> {
         let mode = contender.first_mode();
-        let start = |nic: &str| -> Result<Pair, BenchError> {
-            // The tuner connects once and keeps that: the directory goes as soon as it has.
+        let start = |nic: &str| -> Result<TunedServer, BenchError> {
+            // The tuner connects once; the directory is removed afterwards.
             let mut tuner = None;
             let served = self.start(nic, mode, conditions, |pid, control| {
                 if contender == Contender::Tuned {
@@ -45,31 +45,31 @@ impl StepBed for Preloaded {
                 }
                 Ok(())
             })?;
-            Ok(Pair { served, tuner, mode })
+            Ok(TunedServer { served, tuner, mode })
         };
-        let driven = match &self.wire {
-            Wire::Veth(bed, client) => {
-                let pair = start(&format!("af_xdp:{}", bed.device.name))?;
+        let measured = match &self.wire {
+            Wire::Veth(network, client) => {
+                let pair = start(&format!("af_xdp:{}", network.device.name))?;
                 match client {
                     ClientKind::Kernel => {
-                        bed.client.run(|| self.over(|| Ok(Kernel), pair, (steps, seed), conditions))?
+                        network.client.run(|| self.run_steps(|| Ok(Kernel), pair, (steps, seed), conditions))?
                     }
-                    ClientKind::Datapath => {
-                        bed.client.run(|| self.over(|| over_af_xdp(bed), pair, (steps, seed), conditions))?
-                    }
+                    ClientKind::Datapath => network
+                        .client
+                        .run(|| self.run_steps(|| over_af_xdp(network), pair, (steps, seed), conditions))?,
                 }
             }
             Wire::Memory(cpus) => {
                 let nic = Self::next_nic();
                 let pair = start(&nic)?;
                 let network = || over_memory(&nic, CLIENT, cpus.client);
-                let load = || self.over(network, pair, (steps, seed), conditions);
+                let load = || self.run_steps(network, pair, (steps, seed), conditions);
                 std::thread::scope(|scope| {
                     scope.spawn(load).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 })
             }
         };
-        let Driven { slices, cpu_percent, tuner_cpu_percent, tuner, notes } = driven?;
+        let StepMeasurements { slices, cpu_percent, tuner_cpu_percent, tuner, notes } = measured?;
         let (world, contender) = (self.setup.world, contender.to_string());
         Ok(StepRun { world, contender, slices, cpu_percent, tuner_cpu_percent, tuner, notes })
     }
@@ -77,29 +77,29 @@ impl StepBed for Preloaded {
 
 impl Preloaded {
     fn tuner(&self, steps: &Steps, pid: u32, control: &Path) -> Result<Tuner, BenchError> {
-        // What the datapath sees by itself is what it tells apart; any other percentile has to be told.
+        // The datapath measures the 99th percentile itself; any other percentile comes from the load.
         let tuner = Tuner::start(steps, steps.goal.percentile != 99, self.wire.cpus().client, |command| {
             command.args(["--pid", &pid.to_string()]).env(DIRECTORY_VARIABLE, control);
         })?;
-        tuner.wait_until_it_says("p99=")?;
+        tuner.wait_for_output("p99=")?;
         Ok(tuner)
     }
 
-    /// From the client's place: its namespace, if it has one, and its CPU.
-    fn over<N: Network>(
+    /// Runs the steps. The calling thread must be in the client's namespace, if it has one.
+    fn run_steps<N: Network>(
         &self,
         network: impl FnOnce() -> Result<N, BenchError>,
-        Pair { mut served, tuner, mode }: Pair,
+        TunedServer { mut served, tuner, mode }: TunedServer,
         (steps, seed): (&Steps, u64),
         conditions: &Conditions,
-    ) -> Result<Driven, BenchError> {
+    ) -> Result<StepMeasurements, BenchError> {
         pin_client(self.wire.cpus().client)?;
-        // A server that has ended is the reason, whatever else is said.
+        // If the server has ended, that is the error.
         let network = network().map_err(|error| served.server.check().err().unwrap_or(error))?;
         let to = (self.target(), self.app.protocol().workload());
         let pid = served.server.pid();
-        let mut driver = Driver::connect(network, to, &mut served.server, (self.setup.world, mode), conditions)?;
-        let cpu = self.cpu_time.watch(pid, &[])?;
-        Course { steps, seed, warmup: conditions.warmup, cpu, tuner }.drive(&mut driver)
+        let mut driver = LoadDriver::connect(network, to, &mut served.server, (self.setup.world, mode), conditions)?;
+        let cpu = self.cpu_time.for_server(pid, &[])?;
+        StepDriver { steps, seed, warmup: conditions.warmup, cpu, tuner }.run(&mut driver)
     }
 }

@@ -1,7 +1,7 @@
-//! The kernel's modes on a test network of our own: namespaces, a veth pair, a pinned server and a pinned load.
+//! The kernel's modes on a test network: namespaces, a veth pair, a pinned server and a pinned load.
 
-mod bed;
 mod proof;
 mod steps;
+mod test_bed;
 
-pub use bed::Linux;
+pub use test_bed::Linux;

@@ -1,12 +1,12 @@
-//! Whether a mode is active: decided by counters, never by what was configured.
+//! Proof that a mode is active, by counters and not by configuration.
 
 use abey_delivery::Mode;
 use abey_linux::counters::{Count, CountError, NetStat, Work, WorkCounter};
 use abey_linux::polls::{PollCounter, PollCounts, TimerCounter};
 use abey_linux::process;
 
-/// Counters that cost too much to run while CPU time is measured, so that they get a run of their own.
-pub(super) struct Witness {
+/// Counters of a separate run before the measurement, because they cost CPU time.
+pub(super) struct ProofCounters {
     polls: PollCounter,
     timers: TimerCounter,
     system_calls: WorkCounter,
@@ -14,19 +14,19 @@ pub(super) struct Witness {
     busy_packets: Option<u64>,
 }
 
-/// What the witness saw.
+/// The counts of the proof.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Testimony {
+pub(super) struct ProofCounts {
     pub(super) polls: PollCounts,
-    /// Expiries of deferral and suspension timers, in the whole machine.
+    /// Expiries of deferral and suspension timers on the whole machine.
     pub(super) timers: u64,
-    /// Packets that arrived through busy polls in the server's namespace.
+    /// Packets received by busy polls in the server's namespace.
     pub(super) busy_packets: Option<u64>,
     /// System calls of the server's processes.
     pub(super) system_calls: Option<u64>,
 }
 
-impl Witness {
+impl ProofCounters {
     pub(super) fn open(device: &str, kthreads: &[u32], server: u32) -> Result<Self, CountError> {
         let threads = process::tree_threads(server).map_err(|_| CountError::NoProcess(server))?;
         Ok(Self {
@@ -38,10 +38,10 @@ impl Witness {
         })
     }
 
-    pub(super) fn close(mut self) -> Result<Testimony, CountError> {
+    pub(super) fn close(mut self) -> Result<ProofCounts, CountError> {
         let busy_packets = busy_packets(self.server).zip(self.busy_packets);
         let work: Work = self.system_calls.read()?;
-        Ok(Testimony {
+        Ok(ProofCounts {
             polls: self.polls.read()?,
             timers: self.timers.read()?,
             busy_packets: busy_packets.map(|(now, before)| now.saturating_sub(before)),
@@ -50,14 +50,14 @@ impl Witness {
     }
 }
 
-/// Packets by busy poll so far in the namespace of a process (`BusyPollRxPackets` of `/proc/PID/net/netstat`).
+/// Returns the packets received by busy polls in the namespace of a process (`BusyPollRxPackets` of `/proc/PID/net/netstat`).
 fn busy_packets(pid: u32) -> Option<u64> {
     NetStat::read_pid(pid).ok()?.busy_poll_rx_packets()
 }
 
-impl Testimony {
-    /// The counters that prove the mode active, in words, or why they do not.
-    pub(super) fn judge(&self, mode: Mode) -> Result<String, String> {
+impl ProofCounts {
+    /// Describes the counts that prove the mode active, or why they do not.
+    pub(super) fn prove(&self, mode: Mode) -> Result<String, String> {
         let PollCounts { softirq, softirq_with_work, busy_with_work, kthread, kthread_with_work, .. } = self.polls;
         if self.polls.total() == 0 {
             return Err("no packet went through the device's NAPI instance".to_owned());
@@ -66,7 +66,7 @@ impl Testimony {
         let busy = self.busy_packets.unwrap_or(0);
         match mode {
             Mode::Threaded | Mode::ThreadedBusy if kthread_with_work == 0 => {
-                Err(format!("its thread polled {kthread} times and found nothing, the softirq polled {softirq} times"))
+                Err(format!("its thread polled {kthread} times without a packet, the softirq polled {softirq} times"))
             }
             Mode::Threaded | Mode::ThreadedBusy => {
                 Ok(format!("{kthread_with_work} polls with packets by the NAPI thread, {softirq} in softirq"))
@@ -87,8 +87,8 @@ impl Testimony {
                 self.timers
             )),
             _ if busy_with_work > 0 || softirq_with_work == 0 => Err(format!(
-                "plain interrupts were asked for, and the server busy polled {busy_with_work} times with packets while \
-                 the softirq did {softirq_with_work} times"
+                "the server busy polled {busy_with_work} times with packets, the softirq polled {softirq_with_work} times with \
+                 packets"
             )),
             _ => Ok(format!("{softirq_with_work} polls with packets in softirq, none by busy polling")),
         }
@@ -99,20 +99,20 @@ impl Testimony {
 mod tests {
     use super::*;
 
-    fn saw(polls: PollCounts, timers: u64) -> Testimony {
-        Testimony { polls, timers, busy_packets: Some(polls.busy_with_work), system_calls: None }
+    fn counts(polls: PollCounts, timers: u64) -> ProofCounts {
+        ProofCounts { polls, timers, busy_packets: Some(polls.busy_with_work), system_calls: None }
     }
 
     fn softirq(count: u64) -> PollCounts {
         PollCounts { softirq: count, softirq_with_work: count, ..PollCounts::default() }
     }
 
-    fn judged(mode: &str, polls: PollCounts, timers: u64) -> bool {
-        saw(polls, timers).judge(mode.parse().expect("mode")).is_ok()
+    fn is_proved(mode: &str, polls: PollCounts, timers: u64) -> bool {
+        counts(polls, timers).prove(mode.parse().expect("mode")).is_ok()
     }
 
     #[test]
-    fn each_mode_needs_its_own_evidence() {
+    fn each_mode_is_proved_by_its_own_counters() {
         let busy = PollCounts { busy: 9, busy_with_work: 5, ..softirq(3) };
         let thread = PollCounts { kthread: 9, kthread_with_work: 5, ..softirq(3) };
         for (mode, polls, timers) in [
@@ -123,19 +123,19 @@ mod tests {
             ("suspend20", busy, 2),
             ("threaded", thread, 0),
         ] {
-            assert!(judged(mode, polls, timers), "{mode}");
+            assert!(is_proved(mode, polls, timers), "{mode}");
         }
     }
 
     #[test]
-    fn a_mode_that_did_nothing_is_found_out() {
+    fn an_inactive_mode_is_not_proved() {
         for mode in ["napibusy", "fullbusy", "suspend20", "threaded"] {
-            assert!(!judged(mode, softirq(9), 9), "{mode} with polls in softirq only");
+            assert!(!is_proved(mode, softirq(9), 9), "{mode} with polls in softirq only");
         }
-        assert!(!judged("defer50", softirq(9), 0), "deferral whose timer never fires");
-        assert!(!judged("base", PollCounts { busy: 5, busy_with_work: 5, ..softirq(1) }, 0), "base that busy polls");
+        assert!(!is_proved("defer50", softirq(9), 0), "deferral whose timer never fires");
+        assert!(!is_proved("base", PollCounts { busy: 5, busy_with_work: 5, ..softirq(1) }, 0), "base that busy polls");
         for mode in ["base", "defer50", "suspend20", "threaded"] {
-            assert!(!judged(mode, PollCounts::default(), 9), "{mode} without a single poll");
+            assert!(!is_proved(mode, PollCounts::default(), 9), "{mode} without a single poll");
         }
     }
 }

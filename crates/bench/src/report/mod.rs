@@ -1,31 +1,21 @@
-//! The HTML report: one file without a single request to anywhere, readable without scripts.
+//! The HTML report: one self-contained file, readable without scripts.
 
-mod axis;
-mod chart;
 mod charts;
-mod frontier;
-mod palette;
 mod sections;
-mod timeline;
 
-pub use frontier::{FrontierChart, FrontierGoal, FrontierMark};
-pub use timeline::{TimelineChart, TimelineGroup, TimelineKind, TimelineLane, TimelineView};
-
+use abey_chart::{Marker, ModeStyle};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::row::mode_order;
-use crate::{Comparison, Document, Row, World};
-use palette::ModeStyle;
+use crate::{BenchRow, Comparison, Document, World};
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("sort.js");
 
-/// Forbids every request; a browser that follows it shows that the file is self-contained.
+/// Content security policy that forbids all requests.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
-/// The report as the text of an HTML file.
-///
-/// With a comparison, a section lays the published figures beside the measured ones.
+/// Renders the report as an HTML file; with a comparison, it has a section of published figures.
 pub fn render(document: &Document, comparison: Option<&Comparison>) -> String {
     let styles = styles(&document.rows);
     let title = format!("Abey bench: {}", document.setup.servers());
@@ -49,7 +39,7 @@ pub fn render(document: &Document, comparison: Option<&Comparison>) -> String {
                     @if let Some(comparison) = comparison { (sections::comparison(comparison)) }
                     (sections::method(document))
                 }
-                footer { p { "Written by abey " (document.setup.abey_version) "." } }
+                footer { p { "Written by abey " (document.setup.abey_version) @if !document.profile.is_empty() { ", build profile " (document.profile) } "." } }
                 script { (PreEscaped(SCRIPT)) }
             }
         }
@@ -57,15 +47,21 @@ pub fn render(document: &Document, comparison: Option<&Comparison>) -> String {
     .into_string()
 }
 
-/// The style of every mode among the rows, in the order of the table.
-fn styles(rows: &[Row]) -> Vec<ModeStyle> {
+/// Renders CPU use against median latency as an SVG file, for the document's first world.
+pub fn render_svg(document: &Document) -> String {
+    let world = document.rows.first().map_or(World::Datapath, |row| row.world);
+    charts::cpu_against_latency(&document.rows, world).render_file()
+}
+
+/// Returns the style of every mode of the rows, in the order of the table.
+fn styles(rows: &[BenchRow]) -> Vec<ModeStyle> {
     let mut modes: Vec<_> = rows.iter().map(|row| row.mode).collect();
     modes.sort_by_key(|mode| mode_order(*mode));
     modes.dedup();
     modes.into_iter().map(ModeStyle::of).collect()
 }
 
-/// Colours of the modes, and the rules that dim the other lines while the pointer is on a name in the legend.
+/// Returns the colours of the modes, and rules that dim the other lines while the pointer is on a name in the legend.
 fn mode_css(styles: &[ModeStyle]) -> String {
     let each = |css: fn(&ModeStyle) -> String| styles.iter().map(css).collect::<String>();
     let focus = |style: &ModeStyle| {
@@ -103,27 +99,27 @@ fn chart_section(document: &Document, styles: &[ModeStyle]) -> Markup {
     }
 }
 
-/// The worlds that there are rows of.
-fn worlds(rows: &[Row]) -> Vec<World> {
+/// Returns the worlds of the rows.
+fn worlds(rows: &[BenchRow]) -> Vec<World> {
     let mut worlds: Vec<World> = rows.iter().map(|row| row.world).collect();
     worlds.sort_unstable();
     worlds.dedup();
     worlds
 }
 
-/// A short piece of a world's line, without the colour of a mode.
+/// Renders a sample of a world's line, without the colour of a mode.
 fn world_swatch(world: World) -> Markup {
     html! {
         svg.swatch viewBox="0 0 64 28" aria-hidden="true" {
             g class={ "plain w-" (world) } {
                 path.line d="M2 14H62" {}
-                path.mark d=(palette::Marker::Circle.path((32.0, 14.0), 9.0)) {}
+                path.mark d=(Marker::Circle.path((32.0, 14.0), 9.0)) {}
             }
         }
     }
 }
 
-/// A short piece of a mode's line with its marker.
+/// Renders a sample of a mode's line with its marker.
 fn swatch(style: &ModeStyle) -> Markup {
     html! {
         svg.swatch viewBox="0 0 64 28" aria-hidden="true" {

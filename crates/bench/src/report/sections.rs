@@ -1,19 +1,19 @@
-//! The sections of the report that are not charts.
+//! The sections of the report, except charts.
 
 use maud::{Markup, html};
 
-use super::palette::ModeStyle;
 use super::{charts, swatch};
 use crate::compare::{Agreement, Comparison, LoadPair, ModeRows};
-use crate::pairs::COMPARED;
+use crate::ratios::COMPARED;
 use crate::table::{
-    LISTED, beside, by_world, listed, marks, notes, ordered, pair_title, ratio_text, several_worlds, spread_text,
+    LISTED, by_world, listed, marks, notes, ordered, pair_title, ratio_text, rows_by_load, several_worlds, spread_text,
     value_text,
 };
-use crate::{Document, Figure, Load, Pair, Row, World, stats};
+use crate::{BenchRow, Document, Figure, Load, RatioRow, World, stats};
+use abey_chart::ModeStyle;
 use abey_delivery::Mode;
 
-/// Title, machine in one line.
+/// Renders title, machine and notes.
 pub(super) fn header(document: &Document) -> Markup {
     let facts = document.machine.facts();
     let short = facts.iter().filter(|(name, _)| ["Processor", "CPUs", "Kernel", "Date"].contains(name));
@@ -27,8 +27,8 @@ pub(super) fn header(document: &Document) -> Markup {
     }
 }
 
-/// The best mode of each kind at each load.
-pub(super) fn glance(rows: &[Row]) -> Markup {
+/// Renders the best mode for each figure at each load.
+pub(super) fn glance(rows: &[BenchRow]) -> Markup {
     let mut keys: Vec<(World, Load)> = rows.iter().map(|row| (row.world, row.load)).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -42,7 +42,7 @@ pub(super) fn glance(rows: &[Row]) -> Markup {
                         h3 { @if several_worlds(rows) { (world) " " } (load) @if load != Load::Max { " requests/s" } }
                         dl {
                             @for goal in goals {
-                                // At a fixed rate the throughput is the load.
+                                // At a fixed rate the throughput is no result.
                                 @if (goal == Figure::Qps) == (load == Load::Max) || goal == Figure::Avg || goal == Figure::P99 {
                                     (best(rows, world, load, goal))
                                 }
@@ -55,19 +55,19 @@ pub(super) fn glance(rows: &[Row]) -> Markup {
     }
 }
 
-fn best(rows: &[Row], world: World, load: Load, goal: Figure) -> Markup {
-    let mut here: Vec<(&Row, f64)> = rows
+fn best(rows: &[BenchRow], world: World, load: Load, goal: Figure) -> Markup {
+    let mut candidates: Vec<(&BenchRow, f64)> = rows
         .iter()
         .filter(|row| (row.world, row.load) == (world, load))
         .filter_map(|row| Some((row, row.figures.get(goal)?)))
         .collect();
-    here.sort_by(|(_, a), (_, b)| a.total_cmp(b));
-    let best = if goal == Figure::Qps { here.last() } else { here.first() };
+    candidates.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+    let best = if goal == Figure::Qps { candidates.last() } else { candidates.first() };
     let name = match goal {
         Figure::Avg => "lowest average",
         Figure::P99 => "lowest p99",
         Figure::CpuPercent => "least CPU",
-        _ => "most requests",
+        _ => "most responses",
     };
     let unit = match goal {
         Figure::Qps => "/s",
@@ -91,14 +91,14 @@ fn best(rows: &[Row], world: World, load: Load, goal: Figure) -> Markup {
     }
 }
 
-/// A table for each world, or one for all where they can be compared.
+/// Renders a table for each world, or one for all worlds if they can be compared.
 pub(super) fn table(document: &Document) -> Markup {
     if document.setup.side_by_side {
         return html! {
             section {
                 h2 { "Results" }
-                div.scroll { (results(&beside(&document.rows), true)) }
-                (ratios(&document.pairs))
+                div.scroll { (results(&rows_by_load(&document.rows), true)) }
+                (ratios(&document.ratios))
                 ul.notes { @for note in notes(&document.rows) { li { (note) } } }
             }
         };
@@ -116,16 +116,16 @@ pub(super) fn table(document: &Document) -> Markup {
     }
 }
 
-/// Where worlds stand one after the other, what is measured in this one.
+/// Renders the heading of a world, with its test bed.
 pub(super) fn world_heading(document: &Document, world: World) -> Markup {
     html! {
         h3.world { "World: " (world) }
-        @if let Some(bed) = document.setup.bed(world) { p { (bed.server) "; " (bed.wire) "; load " (bed.client) "." } }
+        @if let Some(bed) = document.setup.test_bed(world) { p { (bed.server) "; " (bed.wire) "; load " (bed.client) "." } }
     }
 }
 
-/// With `worlds`, the rows name theirs.
-fn results(rows: &[&Row], worlds: bool) -> Markup {
+/// Renders the table of results; with `worlds` it has a column of worlds.
+fn results(rows: &[&BenchRow], worlds: bool) -> Markup {
     html! {
         table.sortable {
             caption { "Latency counts from the intended send time. " }
@@ -149,8 +149,8 @@ fn results(rows: &[&Row], worlds: bool) -> Markup {
     }
 }
 
-/// One row; the first of a load is set off from the load before.
-fn table_row(row: &Row, new_load: bool, world: bool) -> Markup {
+/// Renders a row; `new_load` separates it from the rows of the previous load.
+fn table_row(row: &BenchRow, new_load: bool, world: bool) -> Markup {
     let style = ModeStyle::of(row.mode);
     let load = row.load.rate().unwrap_or(u64::MAX);
     html! {
@@ -169,10 +169,10 @@ fn table_row(row: &Row, new_load: bool, world: bool) -> Markup {
     }
 }
 
-/// What other worlds' figures are to the kernel's.
-fn ratios(pairs: &[Pair]) -> Markup {
+/// Renders the ratios of other worlds' figures to the kernel's.
+fn ratios(rows: &[RatioRow]) -> Markup {
     html! {
-        h3 { "Times the linux world's figure" }
+        h3 { "Ratios to the linux world" }
         div.scroll {
             table {
                 thead {
@@ -186,13 +186,13 @@ fn ratios(pairs: &[Pair]) -> Markup {
                     }
                 }
                 tbody {
-                    @for (at, pair) in pairs.iter().enumerate() {
-                        tr class=[(at > 0 && pairs[at - 1].load != pair.load).then_some("new")] {
-                            td { (pair.load) }
-                            th scope="row" class=(ModeStyle::of(pair.mode).class) { (swatch(&ModeStyle::of(pair.mode))) (pair.mode) }
-                            td { (pair.world) }
-                            @for ratio in pair.to_same_mode.all() { td.number { (ratio_text(ratio)) } }
-                            @for (ratio, mode) in pair.to_best_mode.all().into_iter().zip(pair.best_mode.all()) {
+                    @for (at, row) in rows.iter().enumerate() {
+                        tr class=[(at > 0 && rows[at - 1].load != row.load).then_some("new")] {
+                            td { (row.load) }
+                            th scope="row" class=(ModeStyle::of(row.mode).class) { (swatch(&ModeStyle::of(row.mode))) (row.mode) }
+                            td { (row.world) }
+                            @for ratio in row.to_same_mode.all() { td.number { (ratio_text(ratio)) } }
+                            @for (ratio, mode) in row.to_best_mode.all().into_iter().zip(row.best_mode.all()) {
                                 td.number { (ratio_text(ratio)) " " small { (mode.unwrap_or_default()) } }
                             }
                         }
@@ -203,20 +203,20 @@ fn ratios(pairs: &[Pair]) -> Markup {
     }
 }
 
-/// Measured beside published.
+/// Renders the comparison with published figures.
 pub(super) fn comparison(comparison: &Comparison) -> Markup {
     html! {
         section.comparison {
-            h2 { "Beside the published figures" }
+            h2 { "Comparison with published figures" }
             p { b { (comparison.title) } ". " (comparison.about) }
             p {
-                "Absolute figures come from other hardware. What can agree is the order of the modes and the ratio of each to "
-                b { "base" } ", at a load where the server is about as busy: each measured rate stands beside the published "
-                "rate at which " b { "base" } " used the CPU most nearly as much."
+                "Absolute figures come from other hardware. The order of the modes and the ratio of each to " b { "base" }
+                " can agree, at loads with about the same CPU use. Each measured rate is compared with the published rate at "
+                "which the CPU use of " b { "base" } " is nearest."
             }
             @for pair in &comparison.pairs { (pair_section(pair)) }
             details {
-                summary { "Every published load of the measured modes" }
+                summary { "All published loads of the measured modes" }
                 div.scroll {
                     table {
                         thead {
@@ -248,9 +248,9 @@ fn pair_section(pair: &LoadPair) -> Markup {
                     }
                     tr {
                         @for _ in &pair.figures {
-                            th.number.first scope="col" { "here" }
+                            th.number.first scope="col" { "measured" }
                             th.number scope="col" { "published" }
-                            th.number scope="col" { "here" br; small { "to base" } }
+                            th.number scope="col" { "measured" br; small { "to base" } }
                             th.number scope="col" { "published" br; small { "to base" } }
                         }
                     }
@@ -302,7 +302,7 @@ fn mode_body(mode: &ModeRows) -> Markup {
     }
 }
 
-/// Machine, method, proof, command.
+/// Renders machine, method, proofs and command.
 pub(super) fn method(document: &Document) -> Markup {
     let setup = &document.setup;
     let seconds = |ms: u64| format!("{} s", ms as f64 / 1_000.0);
@@ -315,7 +315,7 @@ pub(super) fn method(document: &Document) -> Markup {
             div {
                 h2 { "How it was measured" }
                 dl.facts {
-                    @for bed in &setup.beds {
+                    @for bed in &setup.test_beds {
                         dt { "Server, " (bed.world) } dd { (bed.server) }
                         dt { "Wire, " (bed.world) } dd { (bed.wire) }
                         dt { "Client, " (bed.world) } dd { (bed.client) }
@@ -324,12 +324,13 @@ pub(super) fn method(document: &Document) -> Markup {
                     dt { "Runs" }
                     dd {
                         (setup.repetitions) " of each mode at each load, " (seconds(setup.run_ms)) " each after "
-                        (seconds(setup.warmup_ms)) " of warm-up; medians, with half the range between runs as the spread"
+                        (seconds(setup.warmup_ms)) " of warm-up; medians, with half the range of the runs as the spread"
                     }
                     dt { "Order" } dd { "runs of different modes interleaved at random, seed " code { (document.seed) } }
+                    @if !document.profile.is_empty() { dt { "Build" } dd { "abey " (setup.abey_version) ", profile " (document.profile) } }
                     dt { "Latency" }
-                    dd { "open loop: counted from the time a request was meant to leave, so a stalled server is not forgiven; max is a closed loop" }
-                    dt { "Active" } dd { "a row counts only after counters proved its mode at work" }
+                    dd { "open loop: counted from the intended send time, so that a stall of the server counts in full; max is a closed loop" }
+                    dt { "Active" } dd { "a row counts only if counters proved its mode active" }
                 }
             }
         }
@@ -341,14 +342,14 @@ pub(super) fn method(document: &Document) -> Markup {
     }
 }
 
-fn proofs(rows: &[Row]) -> Markup {
-    let proved: Vec<(&Row, &String)> =
+fn proofs(rows: &[BenchRow]) -> Markup {
+    let proved: Vec<(&BenchRow, &String)> =
         ordered(rows).into_iter().filter_map(|row| Some((row, row.proof.as_ref()?))).collect();
     html! {
         @if !proved.is_empty() {
             section {
                 details {
-                    summary { "What proved each mode active" }
+                    summary { "Proofs that each mode was active" }
                     div.scroll {
                         table {
                             thead { tr { @for name in ["world", "load", "mode", "counters"] { th scope="col" { (name) } } } }

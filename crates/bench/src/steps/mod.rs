@@ -1,11 +1,12 @@
-//! A load that steps: fixed modes and `abey tune` over the same curve of loads, one after the other in random order.
+//! Load steps: fixed modes and `abey tune` over the same sequence of loads, in random order.
 //!
-//! [`measure`](crate::measure()) asks what a mode gives at a load. This asks what a load that changes costs: in the mode that
-//! was best for all of it, and under the tuner, which may take another mode for each part. The tuner is the command itself,
-//! in a process of its own on the client's CPU; what it costs there is told beside the server's CPU time.
+//! [`measure`](crate::measure()) measures a mode at a constant load. This module measures the CPU use under a changing load: with
+//! each fixed mode, and with the tuner, which may change the mode at each step. The tuner is the `abey` command in a process of
+//! its own on the client's CPU; its CPU time is reported separately.
 
-mod drive;
-mod judge;
+mod driver;
+mod evaluate;
+mod table;
 mod tuner;
 
 use std::path::PathBuf;
@@ -18,23 +19,24 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-pub(crate) use drive::{Course, Driven};
-pub use judge::{Judged, StepFigures, StepRow, judge};
+pub(crate) use driver::{StepDriver, StepMeasurements};
+pub use evaluate::{StepFigures, StepResults, StepRow, evaluate};
+pub use table::{StepDocument, table};
 pub(crate) use tuner::Tuner;
 
 use crate::{BenchError, Conditions, World};
 
-/// A latency that a share of the requests stays within. Text form: `p99=250us`, `p95=150us`.
+/// A goal: a percentile of latency and its limit. Text form: `p99=250us`, `p95=150us`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "String")]
 pub struct StepGoal {
-    /// The share of requests, in percent: 50, 90, 95 or 99.
+    /// The percentile: 50, 90, 95 or 99.
     pub percentile: u8,
-    /// What they stay within.
+    /// The limit.
     pub limit: Nanos,
 }
 
-/// A text that is no goal.
+/// An error for a text that is no goal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no goal: write p50, p90, p95 or p99, an equals sign and a time, such as p99=250us")]
 pub struct ParseStepGoalError(String);
@@ -69,17 +71,17 @@ impl From<StepGoal> for String {
     }
 }
 
-/// What goes over the steps.
+/// A contender: a fixed mode or the tuner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
-    /// One mode all the time.
+    /// A fixed mode.
     Mode(Mode),
     /// `abey tune`.
     Tuned,
 }
 
 impl Contender {
-    /// The mode that it begins in: the tuner does where an untouched machine is.
+    /// Returns the mode at the beginning; the tuner begins with the defaults of the kernel.
     pub(crate) fn first_mode(self) -> Mode {
         match self {
             Self::Mode(mode) => mode,
@@ -97,38 +99,38 @@ impl std::fmt::Display for Contender {
     }
 }
 
-/// The curve of loads, and what is wanted on it.
+/// A sequence of loads with a goal.
 #[derive(Clone, Debug)]
 pub struct Steps {
-    /// Requests per second, one step after the other.
+    /// Requests per second of each step.
     pub loads: Vec<u64>,
-    /// How long each is.
+    /// Duration of a step.
     pub each: Duration,
-    /// Latency is judged, and told to the tuner, in slices of this length.
+    /// Duration of a slice, the unit in which latency is evaluated and reported to the tuner.
     pub slice: Duration,
     /// The goal.
     pub goal: StepGoal,
-    /// The `abey` command, for the tuner.
+    /// Path of the `abey` command, for the tuner.
     pub abey: PathBuf,
-    /// More arguments for `abey tune`.
+    /// Additional arguments of `abey tune`.
     pub arguments: Vec<String>,
 }
 
 impl Steps {
-    /// How long the goal has after a step to hold again: two seconds, or half of a shorter step.
-    pub fn settle(&self) -> Duration {
+    /// Returns the time after the beginning of a step in which the goal may be missed: two seconds, or half of a shorter step.
+    pub fn settle_time(&self) -> Duration {
         Duration::from_secs(2).min(self.each / 2)
     }
 }
 
-/// Latency in one slice.
+/// Latencies of one slice.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Slice {
-    /// The step it belongs to, from 0.
+    /// Number of its step, from 0.
     pub step: usize,
-    /// When it began, in seconds from the beginning of its step.
+    /// Its beginning, in seconds from the beginning of its step.
     pub at_s: f64,
-    /// Requests.
+    /// Number of responses.
     pub count: u64,
     /// Latency in microseconds.
     pub p50_us: f64,
@@ -141,7 +143,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// The percentile that a goal is about.
+    /// Returns a percentile in microseconds.
     pub fn at(&self, percentile: u8) -> f64 {
         match percentile {
             50 => self.p50_us,
@@ -152,31 +154,31 @@ impl Slice {
     }
 }
 
-/// One contender's way over all the steps.
+/// One run of a contender over all steps.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepRun {
-    /// Its world.
+    /// The world.
     pub world: World,
-    /// Whose it is, by name.
+    /// Name of the contender.
     pub contender: String,
-    /// Latencies.
+    /// Latencies by slice.
     pub slices: Vec<Slice>,
-    /// CPU time of the server in each step, percent of its CPU.
+    /// CPU use of the server in each step, in percent of its CPU.
     pub cpu_percent: Vec<f64>,
-    /// CPU time of the tuner, percent of one CPU.
+    /// CPU use of the tuner, in percent of one CPU.
     pub tuner_cpu_percent: Option<f64>,
-    /// What the tuner said, a row for each interval.
+    /// The tuner's own report, a row for each interval.
     pub tuner: Vec<serde_json::Value>,
-    /// What has to be known about the run.
+    /// Notes on the run.
     pub notes: Vec<String>,
 }
 
-/// Where steps are measured.
-pub trait StepBed {
-    /// Its world.
+/// A test bed for load steps.
+pub trait StepTestBed {
+    /// Returns the world.
     fn world(&self) -> World;
 
-    /// Starts a server, takes it over all the steps, and ends it.
+    /// Starts a server, runs all steps, and stops it.
     ///
     /// # Errors
     /// [`BenchError`].
@@ -189,12 +191,12 @@ pub trait StepBed {
     ) -> Result<StepRun, BenchError>;
 }
 
-/// Takes every contender over the steps, as often as the conditions say, each time in another order.
+/// Runs every contender over all steps, once per repetition, in random order.
 ///
 /// # Errors
 /// [`BenchError`]; [`BenchError::Stopped`] once the stop flag is true.
 pub fn measure_steps(
-    bed: &dyn StepBed,
+    test_bed: &dyn StepTestBed,
     contenders: &[Contender],
     steps: &Steps,
     conditions: &Conditions,
@@ -211,7 +213,7 @@ pub fn measure_steps(
                 return Err(BenchError::Stopped);
             }
             progress(contender, runs.len(), all);
-            runs.push(bed.measure_steps(contender, steps, random.random(), conditions)?);
+            runs.push(test_bed.measure_steps(contender, steps, random.random(), conditions)?);
         }
     }
     Ok(runs)
@@ -222,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goals_are_read_and_shown() {
+    fn goals_round_trip() {
         for text in ["p99=250us", "p95=1ms", "p90=200us", "p50=20us"] {
             assert_eq!(text.parse::<StepGoal>().map(|goal| goal.to_string()).as_deref(), Ok(text));
         }

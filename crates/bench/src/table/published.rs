@@ -1,51 +1,51 @@
-//! Measured figures beside published ones.
+//! Comparison of measured with published figures, as text.
 
 use super::{finish, new_table, ratio_text, value_text};
 use crate::compare::{Comparison, LoadPair, ModeRows};
 use crate::{Figure, Figures, Load};
 
-/// Measured figures beside published ones, for a terminal; ends in a line feed.
+/// Formats a comparison for a terminal. Ends with a line feed.
 pub fn comparison(comparison: &Comparison) -> String {
-    let mut out = format!("Beside the published table: {}\n{}\n", comparison.title, comparison.about);
+    let mut out = format!("Comparison with the published table: {}\n{}\n", comparison.title, comparison.about);
     for pair in &comparison.pairs {
         out += &format!("\n{}\n", pair_title(pair));
         out += &pair_table(pair);
         out += &format!("{}\n", order_text(pair));
     }
-    out += "\nEvery published load of the measured modes\n";
+    out += "\nAll published loads of the measured modes\n";
     out + &published_table(&comparison.modes)
 }
 
-/// What is compared with what: "linux 20k beside published 200k (base uses 19 % and 25 % of the CPU)".
+/// Formats the title of a pair of loads: "linux 20k beside published 200k (base uses 19 % and 25 % of the CPU)".
 pub fn pair_title(pair: &LoadPair) -> String {
-    let alike = match pair.base_cpu {
-        Some((here, there)) => format!(" (base uses {here:.0} % and {there:.0} % of the CPU)"),
+    let base_cpu = match pair.base_cpu {
+        Some((measured, published)) => format!(" (base uses {measured:.0} % and {published:.0} % of the CPU)"),
         None => String::new(),
     };
-    format!("{} {} beside published {}{alike}", pair.world, pair.measured, pair.published)
+    format!("{} {} beside published {}{base_cpu}", pair.world, pair.measured, pair.published)
 }
 
-/// How alike the orders are: "same order of modes: avg 9 of 10 pairs, ...".
+/// Formats the agreement of orders: "pairs of modes in the same order: avg 9 of 10, ...".
 pub fn order_text(pair: &LoadPair) -> String {
-    let parts: Vec<String> = pair
+    let suites: Vec<String> = pair
         .figures
         .iter()
         .zip(&pair.orders)
         .filter(|(_, order)| order.of > 0)
         .map(|(figure, order)| format!("{} {} of {}", figure.title(), order.same, order.of))
         .collect();
-    if parts.is_empty() {
+    if suites.is_empty() {
         return "no two modes differ by more than 5 % on both sides, so there is no order to compare".to_owned();
     }
-    format!("pairs of modes in the same order: {} (pairs closer than 5 % left out)", parts.join(", "))
+    format!("pairs of modes in the same order: {} (pairs closer than 5 % left out)", suites.join(", "))
 }
 
-/// Figures side by side in one table of the terminal; more would be too wide.
-const PAIRED: usize = 3;
+/// Maximum number of figures in one table, limited by the width of a terminal.
+const MAX_FIGURES: usize = 3;
 
 fn pair_table(pair: &LoadPair) -> String {
     let mut out = String::new();
-    for (chunk, figures) in pair.figures.chunks(PAIRED).enumerate() {
+    for (chunk, figures) in pair.figures.chunks(MAX_FIGURES).enumerate() {
         let mut headings = vec!["mode\n".to_owned()];
         for figure in figures {
             headings.extend([format!("{}\nhere", figure.title()), "\npubl.".to_owned()]);
@@ -57,8 +57,8 @@ fn pair_table(pair: &LoadPair) -> String {
             for (at, figure) in figures.iter().enumerate() {
                 cells.push(value_text(Some(&mode.measured), *figure));
                 cells.push(value_text(mode.published.as_ref(), *figure));
-                cells.push(ratio_text(mode.measured_ratios[chunk * PAIRED + at]));
-                cells.push(ratio_text(mode.published_ratios[chunk * PAIRED + at]));
+                cells.push(ratio_text(mode.measured_ratios[chunk * MAX_FIGURES + at]));
+                cells.push(ratio_text(mode.published_ratios[chunk * MAX_FIGURES + at]));
             }
             table.add_row(cells);
         }
@@ -67,7 +67,7 @@ fn pair_table(pair: &LoadPair) -> String {
     out
 }
 
-/// Columns of the side-by-side listing.
+/// Figures of the list of rows.
 pub(crate) const LISTED: [Figure; 7] =
     [Figure::Qps, Figure::Avg, Figure::P95, Figure::P99, Figure::CpuPercent, Figure::Cycles, Figure::Instructions];
 
@@ -91,7 +91,7 @@ fn published_table(modes: &[ModeRows]) -> String {
     finish(&table)
 }
 
-/// The rows of one mode in the side-by-side listing: source, load, figures.
+/// Returns the rows of one mode: source, load, figures.
 pub(crate) fn listed(mode: &ModeRows) -> Vec<(String, Load, Figures)> {
     let measured = mode.measured.iter().map(|row| (format!("here, {}", row.world), row.load, row.figures));
     let published = mode.published.iter().map(|row| ("published".to_owned(), row.load, row.figures));

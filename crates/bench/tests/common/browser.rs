@@ -1,4 +1,4 @@
-//! Opens a file in a headless Chromium and gives back the document as it stands after its scripts ran.
+//! Opens a file in a headless Chromium and returns the document after its scripts have run.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -6,35 +6,35 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Names under which the browser is installed.
+/// Program names of the browser.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// A start takes about a second on an idle machine; this is for a busy one.
-const BOUND: Duration = Duration::from_secs(90);
+/// A limit that only a hang reaches: a start takes about a second on an idle machine.
+const HANG_LIMIT: Duration = Duration::from_secs(90);
 
-/// Ends the browser when a test is over, however it ends.
+/// A running browser, which is killed on drop.
 struct Browser(Child);
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The document after its scripts ran, or `None` if there is no browser to try.
+/// Returns the document after its scripts have run; `None` without an installed browser.
 pub(crate) fn dump_dom(file: &Path) -> Option<String> {
     let dir = tempfile::tempdir().expect("a directory for the profile");
     let out = dir.path().join("dom.html");
     let mut browser = NAMES.iter().find_map(|name| start(name, dir.path(), &out, file))?;
-    let until = Instant::now() + BOUND;
+    let until = Instant::now() + HANG_LIMIT;
     loop {
-        if let Some(status) = browser.0.try_wait().expect("our own child") {
+        if let Some(status) = browser.0.try_wait().expect("a child") {
             assert!(status.success(), "the browser failed: {status}");
             return Some(fs::read_to_string(&out).expect("the dump"));
         }
-        assert!(Instant::now() < until, "the browser did not end within {BOUND:?}");
+        assert!(Instant::now() < until, "the browser did not end within {HANG_LIMIT:?}");
         thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,11 +1,11 @@
-//! A made-up bench for tests and for eyes. No figure in it was measured.
+//! A sample document with invented figures, for tests.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use abey_bench::row::CURVE_PERCENTILES;
-use abey_bench::{BedSetup, CurvePoint, Document, Figures, Load, Machine, Run, Setup, World, pairs, stats};
+use abey_bench::{CurvePoint, Document, Figures, Load, Machine, Run, Setup, TestBedSetup, World, ratios, stats};
 
-/// Mode, average, p99 and CPU at the low load, and the same at the high one.
+/// Mode, and average, p99 and CPU use at the low and at the high load.
 const MODES: [(&str, [f64; 3], [f64; 3]); 6] = [
     ("base", [30.1, 63.0, 19.0], [36.2, 80.0, 46.0]),
     ("defer50", [78.4, 131.0, 16.0], [86.0, 144.0, 38.0]),
@@ -15,7 +15,7 @@ const MODES: [(&str, [f64; 3], [f64; 3]); 6] = [
     ("threaded", [35.0, 72.0, 28.0], [64.1, 226.0, 76.0]),
 ];
 
-/// Three made-up runs of each of six modes at these loads, of which those up to 20k are the low ones; `max` gets ten times the latency of the high load.
+/// Returns three invented runs of each of six modes. Loads up to 20k are low; `max` has ten times the latency of the high load.
 pub(crate) fn runs(loads: &[&str]) -> Vec<Run> {
     let mut runs = Vec::new();
     for repetition in 0..3u32 {
@@ -38,7 +38,7 @@ pub(crate) fn runs(loads: &[&str]) -> Vec<Run> {
 }
 
 fn run(mode: &str, load: Load, [avg, p99, cpu]: [f64; 3], qps: f64) -> Run {
-    // A smooth line through the median (a little below the average) and p99.
+    // A smooth curve through the median, slightly below the average, and p99.
     let median = avg * 0.93;
     let growth = (p99 / median).ln() / (50f64).ln();
     let at = |percentile: f64| {
@@ -70,13 +70,13 @@ fn run(mode: &str, load: Load, [avg, p99, cpu]: [f64; 3], qps: f64) -> Run {
             .map(|percentile| CurvePoint { percentile, us: at(percentile) })
             .collect(),
         active: true,
-        proof: Some(format!("{qps:.0} packets, made up")),
+        proof: Some(format!("{qps:.0} packets, invented")),
         client_bound: load == Load::Max && mode == "fullbusy",
         notes: Vec::new(),
     }
 }
 
-/// A whole made-up document, labelled as such wherever a reader looks.
+/// Returns a document with invented figures, which its texts mention.
 pub(crate) fn document(loads: &[&str]) -> Document {
     Document {
         rows: stats::aggregate(&runs(loads)),
@@ -90,32 +90,33 @@ pub(crate) fn document(loads: &[&str]) -> Document {
             date: "2026-01-01 12:00 UTC".to_owned(),
         },
         seed: 0xABE1,
-        pairs: Vec::new(),
+        ratios: Vec::new(),
+        profile: "release".to_owned(),
         setup: Setup {
             side_by_side: false,
             command: "abey bench --loads 20k,50k --compare reference".to_owned(),
-            beds: vec![bed(World::Linux)],
+            test_beds: vec![test_bed(World::Linux)],
             load: "GET, 20 connections, Poisson arrivals".to_owned(),
             run_ms: 1_000,
             warmup_ms: 250,
             repetitions: 3,
             abey_version: "0.1.0".to_owned(),
         },
-        notes: vec!["Sample data: every figure in this report is made up. Nothing was measured.".to_owned()],
+        notes: vec!["Sample data: every figure in this report is invented. Nothing was measured.".to_owned()],
     }
 }
 
-/// A made-up bed.
-pub(crate) fn bed(world: World) -> BedSetup {
-    BedSetup {
+/// Returns an invented test bed.
+pub(crate) fn test_bed(world: World) -> TestBedSetup {
+    TestBedSetup {
         world,
-        server: "sample server with made-up figures".to_owned(),
+        server: "sample server with invented figures".to_owned(),
         client: format!("over the sockets of {world}, from CPU 0"),
         wire: format!("{world} wire between two samples"),
     }
 }
 
-/// The document with the same figures again in another world, ten times as slow.
+/// Returns the document with a second world, ten times as slow.
 pub(crate) fn two_worlds(loads: &[&str]) -> Document {
     let mut document = document(loads);
     let mut other = runs(loads);
@@ -125,14 +126,14 @@ pub(crate) fn two_worlds(loads: &[&str]) -> Document {
         run.curve.iter_mut().for_each(|point| point.us *= 10.0);
     }
     document.rows.extend(stats::aggregate(&other));
-    document.setup.beds.push(bed(World::Datapath));
+    document.setup.test_beds.push(test_bed(World::Datapath));
     document
 }
 
-/// The same as one server on one wire.
+/// Returns the document of two worlds that can be compared.
 pub(crate) fn side_by_side(loads: &[&str]) -> Document {
     let mut document = two_worlds(loads);
     document.setup.side_by_side = true;
-    document.pairs = pairs::pairs(&document.rows);
+    document.ratios = ratios::ratio_rows(&document.rows);
     document
 }

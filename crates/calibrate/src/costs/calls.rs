@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use abey_bench::Cpus;
-use abey_load::pin_to_cpus;
+use abey_loadgen::pin_to_cpus;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
@@ -12,12 +12,12 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use super::{CostError, Costs, Effort, LOW, Operation, refused};
 
-/// Calls of one batch: some tens of microseconds.
+/// Calls of a batch, which takes some tens of microseconds.
 const CALLS: u32 = 256;
 
 pub(super) fn measure(costs: &mut Costs, cpus: Cpus, effort: Effort) -> Result<(), CostError> {
     pin_to_cpus(&[cpus.server as usize])?;
-    let (idle, ready) = (watch(0)?, watch(1)?);
+    let (idle, ready) = (epoll_with_eventfd(0)?, epoll_with_eventfd(1)?);
     let timer =
         TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC).map_err(refused(Operation::TimerSet))?;
     let wait = |epoll: &(Epoll, EventFd)| {
@@ -25,14 +25,14 @@ pub(super) fn measure(costs: &mut Costs, cpus: Cpus, effort: Effort) -> Result<(
         black_box(epoll.0.wait(&mut events, EpollTimeout::ZERO)).map(drop).map_err(refused(Operation::EpollWait))
     };
     let arm = || {
-        // Long after all this: it never expires.
+        // Long enough that it never expires.
         let span = TimeSpec::from_duration(Duration::from_secs(3_600));
         timer.set(Expiration::OneShot(span), TimerSetTimeFlags::empty()).map_err(refused(Operation::TimerSet))
     };
     let mut batches: [Vec<f64>; 5] = Default::default();
     for _ in 0..effort.batches {
-        batches[0].push(batch(|| read(Instant::now()))?);
-        batches[1].push(batch(|| read(nix::unistd::getppid()))?);
+        batches[0].push(batch(|| discard(Instant::now()))?);
+        batches[1].push(batch(|| discard(nix::unistd::getppid()))?);
         batches[2].push(batch(|| wait(&idle))?);
         batches[3].push(batch(|| wait(&ready))?);
         batches[4].push(batch(arm)?);
@@ -45,14 +45,14 @@ pub(super) fn measure(costs: &mut Costs, cpus: Cpus, effort: Effort) -> Result<(
     Ok(())
 }
 
-/// Whatever was read, nobody wants it.
-fn read<T>(value: T) -> Result<(), CostError> {
+/// Discards a result without letting the compiler remove the call.
+fn discard<T>(value: T) -> Result<(), CostError> {
     black_box(value);
     Ok(())
 }
 
-/// An epoll instance with an eventfd of this value.
-fn watch(value: u32) -> Result<(Epoll, EventFd), CostError> {
+/// Creates an epoll instance with an eventfd of this value.
+fn epoll_with_eventfd(value: u32) -> Result<(Epoll, EventFd), CostError> {
     let refused = refused(Operation::EpollWait);
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(&refused)?;
     let event = EventFd::from_value_and_flags(value, EfdFlags::EFD_CLOEXEC).map_err(&refused)?;
@@ -60,7 +60,7 @@ fn watch(value: u32) -> Result<(Epoll, EventFd), CostError> {
     Ok((epoll, event))
 }
 
-/// Nanoseconds of one call, over a batch.
+/// Returns the mean time of a call over a batch, in nanoseconds.
 pub(super) fn batch(mut call: impl FnMut() -> Result<(), CostError>) -> Result<f64, CostError> {
     let since = Instant::now();
     for _ in 0..CALLS {

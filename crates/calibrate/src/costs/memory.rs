@@ -1,4 +1,4 @@
-//! The shared-memory NIC with the datapath at both ends, in one thread.
+//! The shared-memory NIC, with the datapath at both ends in one thread.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use abey_bench::Cpus;
 use abey_datapath::{Event, Interest, Runtime, UdpSocket};
 use abey_delivery::Mode;
-use abey_load::pin_to_cpus;
+use abey_loadgen::pin_to_cpus;
 use abey_nic::{MemoryQueue, MemoryShape, QueuePair, pair};
 
 use super::calls::batch;
 use super::{CostError, Costs, Effort, LOW, Operation};
 
-/// Datagrams of one batch.
+/// Datagrams of a batch.
 const DATAGRAMS: u32 = 64;
 /// A small request.
 const PAYLOAD: [u8; 48] = [7; 48];
@@ -35,7 +35,7 @@ pub(super) fn measure(costs: &mut Costs, cpus: Cpus, effort: Effort) -> Result<(
     let (left, right) = pair(MemoryShape::default()).map_err(failed)?;
     let client = host("calibrate-client", 1, left, cpus.client)?;
     let server = host("calibrate-server", 2, right, cpus.server)?;
-    // Not before the runtimes have put their service threads where they belong.
+    // Pin this thread after the runtimes have pinned their service threads.
     pin_to_cpus(&[cpus.server as usize])?;
     let to = SocketAddr::new(address(2), 9);
     let receiver = UdpSocket::bind(&server, to).map_err(failed)?;
@@ -46,7 +46,7 @@ pub(super) fn measure(costs: &mut Costs, cpus: Cpus, effort: Effort) -> Result<(
     let mut events = Vec::<Event>::new();
     let mut buffer = [0; 2 * PAYLOAD.len()];
     let (mut polls, mut datagrams) = (Vec::new(), Vec::new());
-    // The first datagram asks for its neighbour, which the other end's service thread answers.
+    // The first round is discarded: it includes ARP, which the other end's service thread answers.
     for round in 0..=effort.batches {
         let poll = batch(|| epoll.wait(&mut events, 1, Some(Duration::ZERO)).map(drop).map_err(failed))?;
         let since = Instant::now();

@@ -1,5 +1,5 @@
-//! Direct measurements: one operation at a time, in short batches that take turns, so that what disturbs the machine for a
-//! while disturbs all of them alike. A cost is a low quantile of its batches: disturbance only ever adds.
+//! Direct measurements of operations, in short interleaved batches, so that a temporary disturbance affects all operations
+//! alike. A cost is a low quantile of its batches, because disturbances only add time.
 
 mod calls;
 mod memory;
@@ -10,55 +10,55 @@ mod wakeups;
 use serde::{Deserialize, Serialize};
 
 use abey_bench::{BenchError, Cpus};
-use abey_linux::apply::ApplyError;
 use abey_linux::machine::MachineError;
 use abey_linux::netlink::NetlinkError;
 use abey_linux::netns::NetNsError;
-use abey_load::PinError;
+use abey_loadgen::PinError;
+use abey_reconcile::ApplyError;
 
-/// What is measured.
+/// A measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Operation {
-    /// Reading the monotonic clock.
+    /// A read of the monotonic clock.
     ClockRead,
-    /// The cheapest system call.
+    /// A cheap system call.
     SystemCall,
-    /// A wait for events that returns at once, with none.
+    /// `epoll_wait` that returns at once without events.
     EpollWait,
-    /// One event more in such a wait.
+    /// An additional event in `epoll_wait`.
     EpollEvent,
     /// Arming a timer.
     TimerSet,
-    /// A timer's interrupt, as the thread sees it that is interrupted.
+    /// A timer interrupt, as a gap in the interrupted thread.
     TimerInterrupt,
-    /// How late it comes to a CPU that is busy.
+    /// Lateness of a timer interrupt on a busy CPU.
     TimerLate,
-    /// How late a sleeping thread runs that a timer wakes.
+    /// Lateness of a sleeping thread that a timer wakes.
     TimerLateness,
-    /// CPU time that a short timed sleep is billed.
+    /// CPU time of a short timed sleep.
     TimedSleep,
-    /// From one thread to another of the same CPU: wake-up and switch.
+    /// Wake-up of and switch to another thread on the same CPU.
     WakeSameCpu,
-    /// From one thread to another that sleeps on another CPU, which is idle.
+    /// Wake-up of a thread on another, idle CPU.
     WakeOtherCpu,
-    /// What that takes of the waking thread.
+    /// Time that the waking thread spends on it.
     WakeCharged,
-    /// CPU time that the woken thread is billed.
+    /// CPU time of the woken thread.
     WokenCpu,
-    /// Sending a packet over a veth whose receiver is masked: the sender's own part.
+    /// Transmission of a packet over a veth whose receiver is masked: the sender's own part.
     VethSend,
-    /// The receiver's part of it, which the sender's CPU does: interrupt, softirq, poll, and the packet up to its socket.
+    /// The receiver's part of it on the sender's CPU: interrupt, softirq, poll, and delivery to the socket.
     VethReceive,
-    /// A poll of an empty queue of the shared-memory NIC, by a wait of the datapath's epoll.
+    /// A poll of an empty queue of the shared-memory NIC, by a wait on the datapath's epoll instance.
     EmptyPoll,
     /// A datagram over the shared-memory NIC: sent, polled, and read.
     MemoryDatagram,
 }
 
 impl Operation {
-    /// In words, for tables.
+    /// Returns the name for tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ClockRead => "clock read",
@@ -81,7 +81,7 @@ impl Operation {
         }
     }
 
-    /// How it is measured.
+    /// Describes how it is measured.
     pub const fn how(self) -> &'static str {
         match self {
             Self::ClockRead => "clock_gettime(CLOCK_MONOTONIC) in a loop",
@@ -97,7 +97,7 @@ impl Operation {
             Self::TimedSleep => "CLOCK_THREAD_CPUTIME_ID over sleeps of 50 us",
             Self::WakeSameCpu => "half a round trip of two threads over eventfds, less two system calls",
             Self::WakeOtherCpu => {
-                "from before write(eventfd) to after read(eventfd) on the other CPU, asleep for 100 us; median"
+                "from before write(eventfd) to after read(eventfd) on the other CPU, idle for 100 us; median"
             }
             Self::WakeCharged => "the write(eventfd) of the same",
             Self::WokenCpu => "CLOCK_THREAD_CPUTIME_ID of the woken thread, for each wake-up",
@@ -109,25 +109,25 @@ impl Operation {
     }
 }
 
-/// One cost.
+/// The cost of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// Of what.
+    /// The operation.
     pub operation: Operation,
-    /// In nanoseconds.
+    /// The cost in nanoseconds.
     pub ns: f64,
-    /// From the quantile that counts to the one that is as far from the other end, as a share of `ns`.
+    /// The range from the quantile that is the cost to the opposite quantile, as a share of the cost.
     pub spread: f64,
-    /// Batches or single events that it was taken from.
+    /// Number of batches or events.
     pub samples: usize,
 }
 
-/// What was measured.
+/// The measured costs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Costs(pub Vec<Cost>);
 
 impl Costs {
-    /// In nanoseconds; `None` if it was not measured.
+    /// Returns the cost of an operation in nanoseconds; `None` if it was not measured.
     pub fn ns(&self, operation: Operation) -> Option<f64> {
         self.0.iter().find(|cost| cost.operation == operation).map(|cost| cost.ns)
     }
@@ -139,14 +139,14 @@ impl Costs {
         self.0.push(Cost { operation, ns, spread, samples: samples.len() });
     }
 
-    /// A cost that is the difference of two others, at least `least` ns.
+    /// Adds a cost that is the difference of two others, at least `least` nanoseconds.
     fn add_difference(&mut self, operation: Operation, (whole, part): (&[f64], &[f64]), least: f64) {
         let differences: Vec<f64> = whole.iter().zip(part).map(|(whole, part)| (whole - part).max(least)).collect();
         self.add(operation, &differences, 0.5);
     }
 }
 
-/// The quantile of the samples, from 0 to 1.
+/// Returns a quantile, from 0 to 1, of the samples.
 fn quantile_of(samples: &[f64], quantile: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -154,15 +154,15 @@ fn quantile_of(samples: &[f64], quantile: f64) -> f64 {
     sorted.get(at).copied().unwrap_or(0.0)
 }
 
-/// Which quantile of its batches a cost is.
+/// The quantile of the batches that is the cost.
 const LOW: f64 = 0.1;
 
-/// How much is measured.
+/// Effort of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Batches of each operation that takes no sleep.
+    /// Batches of each operation without a sleep.
     pub batches: usize,
-    /// Events of each that does.
+    /// Events of each operation with a sleep.
     pub events: usize,
 }
 
@@ -172,70 +172,70 @@ impl Default for Effort {
     }
 }
 
-/// Why a cost could not be measured.
+/// An error of a measurement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CostError {
-    /// A thread could not be put on its CPU.
+    /// A thread could not be pinned.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// A system call that is to be measured was refused.
+    /// A system call of the measurement failed.
     #[error("cannot measure {}: {source}", operation.name())]
     Refused {
-        /// What was measured.
+        /// The measured costs.
         operation: Operation,
-        /// What the system said.
+        /// The error.
         source: std::io::Error,
     },
-    /// The test network could not be made or used.
+    /// The test network failed.
     #[error(transparent)]
-    Bed(#[from] BenchError),
-    /// The test network could not be made or used.
+    Bench(#[from] BenchError),
+    /// The test network failed.
     #[error(transparent)]
     Namespace(#[from] NetNsError),
-    /// The test network could not be made or used.
+    /// The test network failed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// The test network's device would not be deferred.
+    /// The settings of the test network's NAPI instance could not be changed.
     #[error("cannot defer the test network's NAPI instance: {0}")]
     Apply(#[from] ApplyError),
-    /// What was deferred could not be put back.
-    #[error("cannot put the test network's NAPI instance back: {0}")]
+    /// The settings of the test network's NAPI instance could not be restored.
+    #[error("cannot restore the test network's NAPI instance: {0}")]
     Restore(#[from] MachineError),
-    /// The shared-memory NIC or a socket over it.
+    /// The shared-memory NIC or a socket over it failed.
     #[error("cannot measure the shared-memory NIC: {0}")]
     Memory(String),
 }
 
-/// Names the operation that the system refused.
+/// Returns a function that adds the operation to a system error.
 fn refused<E: Into<std::io::Error>>(operation: Operation) -> impl Fn(E) -> CostError {
     move |source| CostError::Refused { operation, source: source.into() }
 }
 
-/// What needs no privilege: calls, timers, wake-ups, and the shared-memory NIC.
+/// Measures what needs no privilege: system calls, timers, wake-ups, and the shared-memory NIC.
 ///
 /// # Errors
 /// [`CostError`]; nothing is left behind.
 pub fn of_machine(cpus: Cpus, effort: Effort) -> Result<Costs, CostError> {
     let mut costs = Costs::default();
     for measure in [calls::measure, timers::measure, wakeups::measure, memory::measure] {
-        on_its_own(|| measure(&mut costs, cpus, effort))?;
+        in_thread(|| measure(&mut costs, cpus, effort))?;
     }
     Ok(costs)
 }
 
-/// What needs root: packets over a veth pair between two namespaces of their own.
+/// Measures what needs root: packets over a veth pair between two namespaces.
 ///
 /// # Errors
 /// [`CostError`]; nothing is left behind.
 pub fn of_veth(cpus: Cpus, effort: Effort) -> Result<Costs, CostError> {
     let mut costs = Costs::default();
-    on_its_own(|| veth::measure(&mut costs, cpus, effort))?;
+    in_thread(|| veth::measure(&mut costs, cpus, effort))?;
     Ok(costs)
 }
 
-/// On a thread of its own, whose CPU and timer slack are nobody else's.
-fn on_its_own(measure: impl FnOnce() -> Result<(), CostError> + Send) -> Result<(), CostError> {
+/// Runs a measurement in a thread of its own, which changes its CPU affinity and timer slack.
+fn in_thread(measure: impl FnOnce() -> Result<(), CostError> + Send) -> Result<(), CostError> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(measure);
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

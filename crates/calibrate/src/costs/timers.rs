@@ -1,26 +1,26 @@
-//! Timers: what their interrupt costs whoever runs, and how late and how dear it is to sleep for one.
+//! Timers: the cost of their interrupt, their lateness, and the CPU time of a timed sleep.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use abey_bench::Cpus;
-use abey_load::pin_to_cpus;
+use abey_loadgen::pin_to_cpus;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use rustix::time::clock_gettime;
 
 use super::{CostError, Costs, Effort, LOW, Operation, refused};
 
-/// From arming a timer to its expiry.
+/// Time from arming a timer to its expiry.
 const SPAN: Duration = Duration::from_micros(100);
-/// A timed sleep of the datapath's length.
+/// Duration of a sleep, typical of the datapath.
 const SLEEP: Duration = Duration::from_micros(50);
-/// Sleeps that one figure of CPU time is over.
+/// Sleeps per sample of CPU time.
 const SLEEPS: u32 = 20;
 
 pub(super) fn measure(costs: &mut Costs, cpus: Cpus, effort: Effort) -> Result<(), CostError> {
     pin_to_cpus(&[cpus.server as usize])?;
-    // Sleeps end when they are asked to; this thread is nobody else's.
+    // Without timer slack, sleeps end on time. The thread is used for this measurement only.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let timer =
         TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC).map_err(refused(Operation::TimerInterrupt))?;
@@ -49,7 +49,7 @@ pub(super) fn measure(costs: &mut Costs, cpus: Cpus, effort: Effort) -> Result<(
     Ok(())
 }
 
-/// Arms the timer; about when it expires.
+/// Arms the timer and returns its approximate expiry.
 fn arm(timer: &TimerFd) -> Result<Instant, CostError> {
     let now = Instant::now();
     let span = Expiration::OneShot(TimeSpec::from_duration(SPAN));
@@ -57,7 +57,7 @@ fn arm(timer: &TimerFd) -> Result<Instant, CostError> {
     Ok(now + SPAN)
 }
 
-/// The longest time between two clock reads until then: since when, and how long, ns.
+/// Returns the longest gap between two clock reads until then: its beginning and its length in nanoseconds.
 fn longest_gap(until: Instant) -> (Instant, f64) {
     let mut last = Instant::now();
     let (mut from, mut longest) = (last, Duration::ZERO);
@@ -71,7 +71,7 @@ fn longest_gap(until: Instant) -> (Instant, f64) {
     (from, longest.as_nanos() as f64)
 }
 
-/// CPU time of the calling thread, ns.
+/// Returns the CPU time of the calling thread in nanoseconds.
 pub(super) fn thread_cpu() -> u64 {
     let time = clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

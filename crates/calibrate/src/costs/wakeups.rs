@@ -1,20 +1,20 @@
-//! Wake-ups: of a thread on the same CPU, and of one that sleeps on another.
+//! Wake-ups of a thread on the same CPU, and of a thread on another, idle CPU.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use abey_bench::Cpus;
-use abey_load::pin_to_cpus;
+use abey_loadgen::pin_to_cpus;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::timers::thread_cpu;
 use super::{CostError, Costs, Effort, LOW, Operation, refused};
 
-/// Round trips of one batch.
+/// Round trips of a batch.
 const ROUND_TRIPS: usize = 100;
-/// How long the other CPU sleeps before it is woken: the time between two requests of a load that is neither low nor high.
-const ASLEEP: Duration = Duration::from_micros(100);
-/// Wake-ups that one figure of CPU time is over.
+/// Time that the other CPU is idle before the wake-up, as between two requests of a medium load.
+const IDLE_TIME: Duration = Duration::from_micros(100);
+/// Wake-ups per sample of CPU time.
 const WAKES: usize = 20;
 
 pub(super) fn measure(costs: &mut Costs, cpus: Cpus, effort: Effort) -> Result<(), CostError> {
@@ -29,44 +29,45 @@ pub(super) fn measure(costs: &mut Costs, cpus: Cpus, effort: Effort) -> Result<(
     Ok(())
 }
 
-fn event() -> Result<EventFd, CostError> {
+fn eventfd() -> Result<EventFd, CostError> {
     EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(refused(Operation::WakeSameCpu))
 }
 
-/// A thread that is woken by an eventfd, again and again, until it is told to end. It is told also when `work` fails.
+/// Runs `work` with a partner thread, which calls `answer` each time the eventfd wakes it. Stops the partner when `work` ends, also
+/// with an error.
 fn with_partner<T>(
     cpu: u32,
-    bell: &EventFd,
+    wake: &EventFd,
     answer: impl Fn() + Sync,
     work: impl FnOnce() -> Result<T, CostError>,
 ) -> Result<T, CostError> {
-    let over = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let partner = scope.spawn(|| -> Result<(), CostError> {
             pin_to_cpus(&[cpu as usize])?;
             loop {
-                bell.read().map_err(refused(Operation::WakeSameCpu))?;
-                if over.load(Ordering::Acquire) {
+                wake.read().map_err(refused(Operation::WakeSameCpu))?;
+                if stop.load(Ordering::Acquire) {
                     return Ok(());
                 }
                 answer();
             }
         });
         let done = work();
-        over.store(true, Ordering::Release);
-        bell.write(1).map_err(refused(Operation::WakeSameCpu))?;
+        stop.store(true, Ordering::Release);
+        wake.write(1).map_err(refused(Operation::WakeSameCpu))?;
         partner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         done
     })
 }
 
-/// Nanoseconds of a round trip between two threads of one CPU, by batch.
+/// Returns the time of a round trip between two threads on one CPU for each batch, in nanoseconds.
 fn round_trips(cpu: u32, batches: usize) -> Result<Vec<f64>, CostError> {
     pin_to_cpus(&[cpu as usize])?;
-    let (there, back) = (event()?, event()?);
+    let (there, back) = (eventfd()?, eventfd()?);
     let refused = refused(Operation::WakeSameCpu);
     let answer = || {
-        // A round trip that does not come back is noticed by whoever waits for it.
+        // If the write fails, the other thread's read reports an error.
         let _ = back.write(1);
     };
     with_partner(cpu, &there, answer, || {
@@ -83,20 +84,20 @@ fn round_trips(cpu: u32, batches: usize) -> Result<Vec<f64>, CostError> {
     })
 }
 
-/// Single wake-ups across CPUs, ns.
+/// Samples of wake-ups across CPUs, in nanoseconds.
 #[derive(Default)]
 struct Across {
     latency: Vec<f64>,
     charged: Vec<f64>,
-    /// By batch, of the woken thread.
+    /// CPU time of the woken thread, by batch.
     cpu: Vec<f64>,
 }
 
 fn across(cpus: Cpus, count: usize) -> Result<Across, CostError> {
     pin_to_cpus(&[cpus.client as usize])?;
-    let bell = event()?;
+    let wake = eventfd()?;
     let base = Instant::now();
-    // When the partner ran, ns after `base`, and its CPU time so far.
+    // The time at which the partner ran, in nanoseconds after `base`, and its CPU time.
     let (woken, cpu) = (AtomicU64::new(0), AtomicU64::new(0));
     let answer = || {
         let at = base.elapsed().as_nanos() as u64;
@@ -104,18 +105,18 @@ fn across(cpus: Cpus, count: usize) -> Result<Across, CostError> {
         woken.store(at, Ordering::Release);
     };
     let read_clock = clock_read();
-    with_partner(cpus.server, &bell, answer, || {
+    with_partner(cpus.server, &wake, answer, || {
         let mut found = Across::default();
         let mut before = None;
         for number in 0..count {
-            spin_for(ASLEEP);
+            spin_for(IDLE_TIME);
             woken.store(0, Ordering::Relaxed);
-            let rung = base.elapsed();
-            bell.write(1).map_err(refused(Operation::WakeOtherCpu))?;
+            let sent = base.elapsed();
+            wake.write(1).map_err(refused(Operation::WakeOtherCpu))?;
             let written = base.elapsed();
             let at = await_answer(&woken);
-            found.latency.push((at as f64 - rung.as_nanos() as f64 - read_clock).max(0.0));
-            found.charged.push(((written - rung).as_nanos() as f64 - read_clock).max(0.0));
+            found.latency.push((at as f64 - sent.as_nanos() as f64 - read_clock).max(0.0));
+            found.charged.push(((written - sent).as_nanos() as f64 - read_clock).max(0.0));
             if number % WAKES == 0 {
                 let now = cpu.load(Ordering::Relaxed);
                 found.cpu.extend(before.map(|before| (now - before) as f64 / WAKES as f64));
@@ -142,7 +143,7 @@ fn await_answer(woken: &AtomicU64) -> u64 {
     }
 }
 
-/// What reading the clock takes of each span, ns.
+/// Returns the time of a clock read in nanoseconds.
 fn clock_read() -> f64 {
     let since = Instant::now();
     (0..1_000).for_each(|_| _ = std::hint::black_box(Instant::now()));

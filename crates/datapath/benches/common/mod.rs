@@ -1,4 +1,4 @@
-//! What the benchmarks share: two runtimes over a shared-memory NIC, threads on CPUs, what threads cost, medians.
+//! Helpers of the benchmarks: two runtimes over a shared-memory NIC, pinned threads, CPU times, medians.
 #![allow(dead_code, reason = "no benchmark uses all of it")]
 
 use std::time::Duration;
@@ -8,9 +8,9 @@ use abey_delivery::Mode;
 use abey_nic::{MemoryQueue, MemoryShape, QueuePair};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Where the client's threads run.
+/// The CPU of the client's threads.
 pub(crate) const CLIENT_CPU: usize = 0;
-/// Where the server's threads run.
+/// The CPU of the server's threads.
 pub(crate) const SERVER_CPU: usize = 1;
 
 /// The server's address.
@@ -24,8 +24,8 @@ fn builder(name: &str, last: u8, queues: Vec<MemoryQueue>, cpu: usize) -> Builde
     if two_cpus() { builder.pin(vec![cpu]) } else { builder }
 }
 
-/// A client's and a server's runtime: their service threads are called `napi/client-1` and `napi/server-1`, and are on the
-/// CPUs of their side. In `base`, in which connections are made quickly.
+/// Returns the runtimes of a client and a server in `base`, in which connections open quickly. Their service threads
+/// `napi/client-1` and `napi/server-1` run on the CPUs of their side.
 pub(crate) fn hosts(shape: MemoryShape) -> (Runtime, Runtime) {
     let (left, right) = abey_nic::pair(shape).expect("a pair");
     let client = builder("client", 1, left, CLIENT_CPU).build().expect("a client");
@@ -33,7 +33,7 @@ pub(crate) fn hosts(shape: MemoryShape) -> (Runtime, Runtime) {
     (client, server)
 }
 
-/// Connections between two runtimes, non-blocking: the client's ends and the server's.
+/// Opens non-blocking connections between two runtimes. Returns the client's ends and the server's.
 pub(crate) fn connect(client: &Runtime, server: &Runtime, count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
     let listener = TcpListener::bind(server, SERVER).expect("a listener");
     let (mut ours, mut theirs) = (Vec::with_capacity(count), Vec::with_capacity(count));
@@ -54,12 +54,12 @@ pub(crate) fn mode(name: &str) -> Mode {
     name.parse().expect("a mode")
 }
 
-/// The arguments that are no options: which parts of a benchmark to run.
+/// Returns the arguments that are not options: the parts of a benchmark to run.
 pub(crate) fn chosen() -> Vec<String> {
     std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect()
 }
 
-/// Whether both CPUs that the benchmarks use are there. Asked in the main thread first, which is never pinned.
+/// Returns whether both CPUs of the benchmarks exist. The main thread, which is never pinned, must call it first.
 pub(crate) fn two_cpus() -> bool {
     static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *ANSWER.get_or_init(|| {
@@ -68,7 +68,7 @@ pub(crate) fn two_cpus() -> bool {
     })
 }
 
-/// Does something on a thread of its own on a CPU, if both are there.
+/// Runs `work` on a new thread, pinned to a CPU if both exist.
 pub(crate) fn spawn_on<'scope, T: Send + 'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     cpu: usize,
@@ -88,14 +88,14 @@ pub(crate) fn spawn_on<'scope, T: Send + 'scope>(
     builder.spawn_scoped(scope, work).expect("a thread")
 }
 
-/// CPU time of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub(crate) fn thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// CPU time of the threads of this process whose names begin so, as the scheduler has counted it (a running thread's
-/// last slice, at most 4 ms, is not in it).
+/// Returns the CPU time of this process's threads with a name prefix, from the scheduler's counters, which lack the last
+/// slice of a running thread (at most 4 ms).
 pub(crate) fn named_time(names: &[&str]) -> Duration {
     let tasks = std::fs::read_dir("/proc/self/task").expect("our threads");
     let times = tasks.flatten().filter_map(|task| {
@@ -107,7 +107,7 @@ pub(crate) fn named_time(names: &[&str]) -> Duration {
     Duration::from_nanos(times.sum())
 }
 
-/// The middle one; of an even number the upper of the two.
+/// Returns the median; of an even number of values the upper one.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

@@ -1,134 +1,111 @@
-//! Changing settings over the control socket: checked whole, made, read back.
+//! Changing settings over the control socket: the change is validated as a whole, applied, and read back.
 
-use abey_delivery::{EpollBusyPoll, ModeSettings, Nanos, NapiId, NapiSettings};
+use abey_delivery::{NapiId, NapiSetting, NapiSettings};
 
 use super::protocol::{Change, Refusal, RefusalKind, SettingChange};
-use super::settings::{BusyPoll, Napi};
-use crate::error::{SetError, number};
-use crate::runtime::Shared;
+use crate::error::SetError;
+use crate::host::WaitSettings;
+use crate::runtime::state::RuntimeState;
 
-/// What is the epolls' and the sockets' of a runtime's settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waits {
-    pub(crate) epoll: Option<EpollBusyPoll>,
-    pub(crate) max_wait: Option<Nanos>,
-    pub(crate) socket_busy_poll: Option<Nanos>,
+/// The settings of an instance before and after a change.
+struct NapiChange {
+    id: NapiId,
+    old: NapiSettings,
+    new: NapiSettings,
 }
 
-impl Waits {
-    /// With the settings of an instance they are those that a mode has.
-    pub(super) fn with(self, napi: NapiSettings) -> ModeSettings {
-        let Self { epoll, max_wait, socket_busy_poll } = self;
-        ModeSettings { napi, epoll, max_wait, socket_busy_poll }
+/// Applies a change, or returns why that is not possible. A dry run returns what would change.
+pub(super) fn apply(state: &RuntimeState, change: &Change) -> Result<Vec<SettingChange>, Refusal> {
+    let impossible = |error: SetError| Refusal::new(RefusalKind::Impossible, error);
+    let ids = match &change.napis {
+        None => state.host.shards().iter().map(|shard| shard.id).collect(),
+        Some(napis) => napis.iter().map(|napi| state.find(*napi)).collect::<Result<Vec<_>, _>>().map_err(impossible)?,
+    };
+    if ids.is_empty() || change.is_empty() {
+        return Err(Refusal::new(RefusalKind::Impossible, "the change is empty: name settings and instances"));
     }
+    let waits = state.host.wait_settings();
+    let new_waits = match (change.all, &change.napis) {
+        (Some(all), None) => WaitSettings::from(&all),
+        _ => waits,
+    };
+    let napis = plan(state, change, &ids, new_waits).map_err(impossible)?;
+    let mut changes: Vec<_> = napis.iter().flat_map(napi_changes).collect();
+    changes.extend(wait_changes(waits, new_waits));
+    if change.dry_run {
+        return Ok(changes);
+    }
+    state.set(&ids, |settings| *settings = change.applied_to(*settings)).map_err(impossible)?;
+    if new_waits != waits {
+        state.set_waits(&new_waits.with(NapiSettings::default()));
+    }
+    read_back(state, &napis, new_waits)?;
+    Ok(changes)
 }
 
-impl Shared {
-    /// Makes a change, or says why not; in a dry run, only says what would change.
-    pub(super) fn change(&self, change: &Change) -> Result<Vec<SettingChange>, Refusal> {
-        let impossible = |error: SetError| Refusal::new(RefusalKind::Impossible, error);
-        let ids = match &change.napis {
-            None => self.shards.iter().map(|shard| shard.id).collect(),
-            Some(napis) => {
-                napis.iter().map(|napi| self.find(*napi)).collect::<Result<Vec<_>, _>>().map_err(impossible)?
-            }
-        };
-        if ids.is_empty() || change.is_empty() {
-            return Err(Refusal::new(RefusalKind::Impossible, "a change of nothing: name settings and instances"));
-        }
-        let waits = self.waits();
-        let new_waits = match (change.all, &change.napis) {
-            (Some(all), None) => {
-                let ModeSettings { epoll, max_wait, socket_busy_poll, .. } = all.into();
-                Waits { epoll, max_wait, socket_busy_poll }
-            }
-            _ => waits,
-        };
-        let wanted = self.wanted(change, &ids, new_waits).map_err(impossible)?;
-        let mut changes: Vec<_> = wanted.iter().flat_map(|(id, old, new)| napi_changes(*id, *old, *new)).collect();
-        changes.extend(wait_changes(waits, new_waits));
-        if change.dry_run {
-            return Ok(changes);
-        }
-        self.set(&ids, |settings| *settings = change.applied_to(*settings)).map_err(impossible)?;
-        if new_waits != waits {
-            self.set_waits(&new_waits.with(NapiSettings::default()));
-        }
-        self.read_back(&wanted, new_waits)?;
-        Ok(changes)
+/// Returns the validated changes of every instance.
+fn plan(
+    state: &RuntimeState,
+    change: &Change,
+    ids: &[NapiId],
+    waits: WaitSettings,
+) -> Result<Vec<NapiChange>, SetError> {
+    let store = state.store();
+    let mut changes = Vec::with_capacity(ids.len());
+    for id in ids {
+        let old = *store.settings(*id).ok_or(SetError::NoSuchNapi(id.get()))?;
+        let new = change.applied_to(old);
+        waits.with(new).validate()?;
+        changes.push(NapiChange { id: *id, old, new });
     }
-
-    /// What every instance has and shall have; nothing that makes no sense.
-    fn wanted(
-        &self,
-        change: &Change,
-        ids: &[NapiId],
-        waits: Waits,
-    ) -> Result<Vec<(NapiId, NapiSettings, NapiSettings)>, SetError> {
-        let store = self.store();
-        let mut wanted = Vec::with_capacity(ids.len());
-        for id in ids {
-            let old = *store.settings(*id).ok_or(SetError::NoSuchNapi(number(*id)))?;
-            let new = change.applied_to(old);
-            waits.with(new).validate()?;
-            wanted.push((*id, old, new));
-        }
-        Ok(wanted)
-    }
-
-    fn read_back(&self, wanted: &[(NapiId, NapiSettings, NapiSettings)], waits: Waits) -> Result<(), Refusal> {
-        let lost = |what: String| {
-            Refusal::new(RefusalKind::NotTaken, format!("{what} has other settings than it was given: try again"))
-        };
-        for (id, _, new) in wanted {
-            let shard = self.shards.iter().find(|shard| shard.id == *id);
-            if shard.is_some_and(|shard| shard.view().settings != *new) {
-                return Err(lost(format!("NAPI {}", number(*id))));
-            }
-        }
-        if self.waits() != waits {
-            return Err(lost("the runtime".to_owned()));
-        }
-        Ok(())
-    }
+    Ok(changes)
 }
 
-fn napi_changes(id: NapiId, old: NapiSettings, new: NapiSettings) -> Vec<SettingChange> {
-    let rows = |settings: NapiSettings| {
-        let napi = Napi::from(settings);
+/// Checks that the settings are in effect.
+fn read_back(state: &RuntimeState, napis: &[NapiChange], waits: WaitSettings) -> Result<(), Refusal> {
+    let differs = |what: String| {
+        Refusal::new(RefusalKind::NotTaken, format!("{what} has other settings than those that were set: try again"))
+    };
+    for NapiChange { id, new, .. } in napis {
+        let shard = state.host.shards().iter().find(|shard| shard.id == *id);
+        if shard.is_some_and(|shard| shard.view().settings != *new) {
+            return Err(differs(format!("NAPI {}", id.get())));
+        }
+    }
+    if state.host.wait_settings() != waits {
+        return Err(differs("the runtime".to_owned()));
+    }
+    Ok(())
+}
+
+fn napi_changes(change: &NapiChange) -> Vec<SettingChange> {
+    let named = |settings| NapiSetting::ALL.map(|setting| (setting.name(), setting.get(&settings).to_string()));
+    differing(Some(change.id.get()), named(change.old), named(change.new))
+}
+
+fn wait_changes(old: WaitSettings, new: WaitSettings) -> Vec<SettingChange> {
+    let named = |waits: WaitSettings| {
+        let WaitSettings { epoll, max_wait, socket_busy_poll } = waits;
         [
-            ("defer-hard-irqs", napi.defer_hard_irqs.to_string()),
-            ("gro-flush-timeout", settings.gro_flush_timeout.to_string()),
-            ("irq-suspend-timeout", settings.irq_suspend_timeout.to_string()),
-            ("threaded", napi.threaded.to_string()),
-            ("hold", or_none(napi.hold)),
+            ("busy-poll", or_none(epoll)),
+            ("max-wait", or_none(max_wait)),
+            ("socket-busy-poll", or_none(socket_busy_poll)),
         ]
     };
-    differing(Some(number(id)), rows(old), rows(new))
-}
-
-fn wait_changes(old: Waits, new: Waits) -> Vec<SettingChange> {
-    let rows = |waits: Waits| {
-        [
-            ("busy-poll", or_none(waits.epoll.map(BusyPoll::from))),
-            ("max-wait", or_none(waits.max_wait)),
-            ("socket-busy-poll", or_none(waits.socket_busy_poll)),
-        ]
-    };
-    differing(None, rows(old), rows(new))
+    differing(None, named(old), named(new))
 }
 
 fn or_none<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "none".to_owned(), |value| value.to_string())
 }
 
+/// Returns the settings with different values.
 fn differing<const N: usize>(
     napi: Option<u32>,
     old: [(&'static str, String); N],
     new: [(&'static str, String); N],
 ) -> Vec<SettingChange> {
-    let pairs = old.into_iter().zip(new).filter(|((_, before), (_, after))| before != after);
-    pairs
-        .map(|((setting, before), (_, after))| SettingChange { napi, setting: setting.to_owned(), before, after })
+    let both = old.into_iter().zip(new).filter(|((_, before), (_, after))| before != after);
+    both.map(|((setting, before), (_, after))| SettingChange { napi, setting: setting.to_owned(), before, after })
         .collect()
 }

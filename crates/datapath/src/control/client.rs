@@ -1,4 +1,4 @@
-//! The asking end of a control socket.
+//! The client of control sockets.
 
 use std::fs;
 use std::io;
@@ -14,15 +14,15 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 
+use super::directory::{self, Found};
+use super::error::ControlError;
 use super::latency::LatencyPage;
-use super::place::{self, Found};
-use super::protocol::{Answer, Change, Reply, Request, SettingChange, Wanted};
+use super::protocol::{Answer, Change, MAX_ANSWER, Query, Reply, Request, SettingChange};
 use super::sockets::SocketPage;
 use super::status::Status;
-use super::{ControlError, MAX_ANSWER};
 
 /// How long a whole answer may take.
-const PATIENCE: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A connection to a running datapath.
 #[derive(Debug)]
@@ -32,51 +32,51 @@ pub struct Client {
     path: PathBuf,
 }
 
-/// A datapath that is there and cannot be reached.
+/// A datapath that was found and cannot be reached.
 #[derive(Debug)]
 pub struct Unreachable {
     /// Its process.
     pub pid: u32,
-    /// Why.
+    /// The reason.
     pub error: ControlError,
 }
 
-/// Connects to every datapath there is of this user; for root, of every user with a runtime directory. Sockets that
-/// processes left behind are removed.
+/// Connects to every datapath of this user; for root, to those of every user with a runtime directory. Removes the sockets
+/// of processes that have ended.
 ///
 /// # Errors
-/// There is no directory to look in, or it cannot be read.
+/// The user has no directory for control sockets, or it cannot be read.
 pub fn find() -> Result<Vec<Result<Client, Unreachable>>, ControlError> {
-    reach(place::directories()?)
+    connect_all(directory::directories()?)
 }
 
-/// As [`find()`], in one directory ([`crate::Runtime::serve_control_in`]).
+/// Connects to every datapath in one directory ([`crate::Runtime::serve_control_in`]).
 ///
 /// # Errors
-/// It cannot be read.
+/// The directory cannot be read.
 pub fn find_in(directory: &Path) -> Result<Vec<Result<Client, Unreachable>>, ControlError> {
-    reach(vec![directory.to_owned()])
+    connect_all(vec![directory.to_owned()])
 }
 
-fn reach(directories: Vec<PathBuf>) -> Result<Vec<Result<Client, Unreachable>>, ControlError> {
-    let found = place::find(directories)?.into_iter();
-    let reached = found.filter_map(|found| {
+fn connect_all(directories: Vec<PathBuf>) -> Result<Vec<Result<Client, Unreachable>>, ControlError> {
+    let found = directory::find(directories)?.into_iter();
+    let clients = found.filter_map(|found| {
         let pid = found.pid;
-        Client::reach(found).map_err(|error| Unreachable { pid, error }).transpose()
+        Client::connect(found).map_err(|error| Unreachable { pid, error }).transpose()
     });
-    Ok(reached.collect())
+    Ok(clients.collect())
 }
 
 impl Client {
-    /// `None`: nobody is there any more.
-    fn reach(found: Found) -> Result<Option<Self>, ControlError> {
+    /// Connects to a socket. Returns `None` if its process has ended.
+    fn connect(found: Found) -> Result<Option<Self>, ControlError> {
         let Found { path, pid, is_lent, owner } = found;
         let failed =
             |source: Errno| ControlError::System { action: "connect to", path: path.clone(), source: source.into() };
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(failed)?;
         for timeout in [Timeout::Send, Timeout::Recv] {
-            set_socket_timeout(&socket, timeout, Some(PATIENCE)).map_err(failed)?;
+            set_socket_timeout(&socket, timeout, Some(ANSWER_TIMEOUT)).map_err(failed)?;
         }
         match connect(&socket, &SocketAddrUnix::new(&path).map_err(failed)?) {
             Ok(()) => {}
@@ -88,62 +88,62 @@ impl Client {
             Err(Errno::AGAIN) => return Err(ControlError::Silent { pid }),
             Err(error) => return Err(failed(error)),
         }
-        // Not a word before it is clear who is there.
+        // Nothing is sent before the peer's user is checked.
         let peer = socket_peercred(&socket).map_err(failed)?;
         let user = peer.uid.as_raw();
         let trusted = peer.uid == geteuid() || geteuid().is_root() && user == owner;
         if !trusted {
             return Err(ControlError::OtherUser { path, user });
         }
-        // As this process sees it, unless the credentials are those of who lent the socket.
+        // The peer's ID in the PID namespace of this process. For a lent socket it would be the lender's.
         let pid = if is_lent { pid } else { peer.pid.as_raw_nonzero().get().unsigned_abs() };
         Ok(Some(Self { socket, pid, path }))
     }
 
-    /// The process at the other end, as this one sees it.
+    /// Returns the ID of the process at the other end, in the PID namespace of this process.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Asks for everything.
+    /// Requests the status.
     ///
     /// # Errors
-    /// No answer, or none of this version.
+    /// There is no answer, or the answer is invalid in this version of the protocol.
     pub fn status(&self) -> Result<Status, ControlError> {
-        match self.ask(Wanted::Status)? {
+        match self.request(Query::Status)? {
             Answer::Status(status) => Ok(*status),
             other => Err(self.unexpected(other)),
         }
     }
 
-    /// Asks for the sockets, at most so many of each shard.
+    /// Requests the sockets, at most `most` of each shard.
     ///
     /// # Errors
-    /// As [`Self::status`]; and [`ControlError::Refused`] by a datapath of an Abey that could not list them.
+    /// Those of [`Self::status`]; [`ControlError::Refused`] by an earlier version of Abey that cannot list them.
     pub fn sockets(&self, most: usize) -> Result<Vec<SocketPage>, ControlError> {
-        match self.ask(Wanted::Sockets { most })? {
+        match self.request(Query::Sockets { most })? {
             Answer::Sockets(pages) => Ok(pages),
             other => Err(self.unexpected(other)),
         }
     }
 
-    /// Asks how long requests take, and to go on measuring for `watch` after this question: see [`Wanted::Latency`].
+    /// Requests the latencies so far, and their measurement for `watch` after this query: see [`Query::Latency`].
     ///
     /// # Errors
-    /// As [`Self::status`]; and [`ControlError::Refused`] by a datapath of an Abey that could not measure them.
+    /// Those of [`Self::status`]; [`ControlError::Refused`] by an earlier version of Abey that cannot measure them.
     pub fn latency(&self, watch: Nanos) -> Result<Vec<LatencyPage>, ControlError> {
-        match self.ask(Wanted::Latency { watch_ns: watch.as_nanos() })? {
+        match self.request(Query::Latency { watch_ns: watch.as_nanos() })? {
             Answer::Latency(pages) => Ok(pages),
             other => Err(self.unexpected(other)),
         }
     }
 
-    /// Changes settings, all or nothing. What changed is answered as it was read back.
+    /// Changes settings, all or none. Returns the changes, read back.
     ///
     /// # Errors
-    /// As [`Self::status`]; and [`ControlError::Refused`] when the settings cannot be.
+    /// Those of [`Self::status`]; [`ControlError::Refused`] if the change is not possible.
     pub fn set(&self, change: Change) -> Result<Vec<SettingChange>, ControlError> {
-        match self.ask(Wanted::Set(change))? {
+        match self.request(Query::Set(change))? {
             Answer::Changes(changes) => Ok(changes),
             other => Err(self.unexpected(other)),
         }
@@ -152,26 +152,26 @@ impl Client {
     fn unexpected(&self, answer: Answer) -> ControlError {
         match answer {
             Answer::Refused(refusal) => refusal.into(),
-            Answer::Status(_) => self.foreign("a status that was not asked for"),
-            Answer::Sockets(_) => self.foreign("sockets that were not asked for"),
-            Answer::Latency(_) => self.foreign("latencies that were not asked for"),
-            Answer::Changes(_) => self.foreign("changes that were not asked for"),
+            Answer::Status(_) => self.invalid("a status that was not requested"),
+            Answer::Sockets(_) => self.invalid("sockets that were not requested"),
+            Answer::Latency(_) => self.invalid("latencies that were not requested"),
+            Answer::Changes(_) => self.invalid("changes that were not requested"),
         }
     }
 
-    fn foreign(&self, said: impl ToString) -> ControlError {
-        ControlError::Foreign { pid: self.pid, said: said.to_string() }
+    fn invalid(&self, problem: impl ToString) -> ControlError {
+        ControlError::Foreign { pid: self.pid, problem: problem.to_string() }
     }
 
-    fn ask(&self, wanted: Wanted) -> Result<Answer, ControlError> {
-        let mut line = serde_json::to_vec(&Request::new(wanted)).map_err(|error| self.foreign(error))?;
+    fn request(&self, query: Query) -> Result<Answer, ControlError> {
+        let mut line = serde_json::to_vec(&Request::new(query)).map_err(|error| self.invalid(error))?;
         line.push(b'\n');
         let mut rest = &line[..];
         while !rest.is_empty() {
             let sent = send(&self.socket, rest, SendFlags::NOSIGNAL).map_err(|error| self.failed(error))?;
             rest = &rest[sent..];
         }
-        let reply: Reply = serde_json::from_slice(&self.receive()?).map_err(|error| self.foreign(error))?;
+        let reply: Reply = serde_json::from_slice(&self.receive()?).map_err(|error| self.invalid(error))?;
         Ok(reply.answer)
     }
 
@@ -190,8 +190,8 @@ impl Client {
             }
             match count {
                 0 => return Err(ControlError::Gone { pid: self.pid }),
-                _ if line.len() > MAX_ANSWER => return Err(self.foreign("an answer without an end")),
-                _ if began.elapsed() > PATIENCE => return Err(ControlError::Silent { pid: self.pid }),
+                _ if line.len() > MAX_ANSWER => return Err(self.invalid("an answer that is too long")),
+                _ if began.elapsed() > ANSWER_TIMEOUT => return Err(ControlError::Silent { pid: self.pid }),
                 _ => {}
             }
         }

@@ -1,35 +1,21 @@
-//! CPU time by context: the application's threads and the runtime's own, and what of it was in the kernel.
+//! CPU time by context: that of the application's threads and of the runtime's own, and the part of it in the kernel.
 
 use std::fs;
 
 use rustix::param::clock_ticks_per_second;
 use rustix::thread::Pid;
-use serde::{Deserialize, Serialize};
 
-use super::status::Role;
-use crate::threads::Seen;
+use super::status::{ContextCpu, Role};
+use crate::threads::ThreadStats;
 
-/// CPU time of the threads of one kind, those that have ended left out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContextCpu {
-    /// What the threads are for; `null` are the application's own.
-    pub role: Option<Role>,
-    /// How many there are.
-    pub threads: usize,
-    /// Their CPU time.
-    pub cpu_ns: u64,
-    /// What of it was in the kernel, for their system calls and interrupts over them: in steps of a clock tick, 10 ms.
-    pub kernel_ns: u64,
-}
-
-/// The process's threads by context, the application's first.
-pub(super) fn by_context(own: &[(Seen, Role)]) -> Vec<ContextCpu> {
+/// Returns the CPU time of the process's threads by context, the application's first.
+pub(super) fn by_context(own: &[(ThreadStats, Role)]) -> Vec<ContextCpu> {
     let mut contexts: Vec<ContextCpu> = Vec::new();
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten();
     for tid in tasks.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok()) {
-        // It may have ended just now.
+        // The thread may have ended.
         let Some((cpu_ns, kernel_ns)) = times(tid) else { continue };
-        let role = own.iter().find(|(seen, _)| seen.tid == tid).map(|(_, role)| *role);
+        let role = own.iter().find(|(stats, _)| stats.tid == tid).map(|(_, role)| *role);
         match contexts.iter_mut().find(|context| context.role == role) {
             Some(context) => {
                 context.threads += 1;
@@ -43,13 +29,14 @@ pub(super) fn by_context(own: &[(Seen, Role)]) -> Vec<ContextCpu> {
     contexts
 }
 
-/// CPU time of a thread, and its share in the kernel: `schedstat` and the 15th field of `stat` (`proc_pid_stat(5)`).
+/// Returns the CPU time of a thread and the part of it in the kernel: `schedstat` and the 15th field of `stat`
+/// (`proc_pid_stat(5)`).
 fn times(tid: u32) -> Option<(u64, u64)> {
     Pid::from_raw(tid.cast_signed())?;
     let read = |file: &str| fs::read_to_string(format!("/proc/self/task/{tid}/{file}")).ok();
     let cpu_ns = read("schedstat")?.split(' ').next()?.parse().ok()?;
     let stat = read("stat")?;
-    // The name, which may hold anything, ends with the last parenthesis; the state is the third field.
+    // The name may contain any character, and ends with the last parenthesis. The state is the third field.
     let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(12)?.parse().ok()?;
     Some((cpu_ns, ticks * (1_000_000_000 / clock_ticks_per_second().max(1))))
 }
@@ -59,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_application_is_what_is_not_ours() {
+    fn threads_that_are_not_the_runtimes_are_the_applications() {
         let end = std::time::Instant::now() + std::time::Duration::from_millis(5);
         while std::time::Instant::now() < end {}
         let contexts = by_context(&[]);

@@ -1,39 +1,38 @@
-//! Request latencies as documents, and where they are gathered.
+//! Request latencies as documents.
 
 use abey_delivery::Nanos;
 use serde::{Deserialize, Serialize};
 
-use crate::error::number;
-use crate::runtime::Shared;
+use crate::host::Host;
 
-/// The longest that latencies are measured without anybody asking.
-pub const LONGEST_WATCH: Nanos = Nanos::from_millis(60_000);
+/// The longest time for which latencies are measured after a query.
+pub const MAX_LATENCY_WATCH: Nanos = Nanos::from_millis(60_000);
 
-/// How long requests took on one shard, since somebody first asked. What is a request, what is an answer and what is not
-/// seen of the time between them is told in [`Wanted::Latency`](super::Wanted::Latency).
+/// The request latencies of one shard since the first query. [`Query::Latency`](super::Query::Latency) defines requests,
+/// answers, and the part of the latency that is not measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyPage {
     /// The shard's NAPI instance.
     pub napi: u32,
     /// Its queue pair.
     pub queue: u32,
-    /// Requests, measured or not.
+    /// The number of requests, measured or not.
     pub requests: u64,
-    /// Pairs of a time in nanoseconds (within a hundredth) and how many of the measured requests took that long, ascending.
+    /// Pairs of a latency in nanoseconds (within 1 %) and the number of measured requests that took as long, ascending.
     pub answered: Vec<(u64, u64)>,
 }
 
-/// How long requests took between two questions.
+/// The request latencies between two queries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Latencies {
-    /// Requests that were measured.
+    /// The number of measured requests.
     pub count: u64,
     times: Vec<(u64, u64)>,
 }
 
 impl Latencies {
-    /// Of all the shards together, from `earlier` to `later`. A shard that is new, or that began anew because nobody had
-    /// asked for a while, counts from its beginning.
+    /// Returns the latencies of all shards from `earlier` to `later`. A shard that is new, or that restarted because there
+    /// was no query for a while, counts from its start.
     pub fn between(earlier: &[LatencyPage], later: &[LatencyPage]) -> Self {
         let mut times = std::collections::BTreeMap::<u64, u64>::new();
         for page in later {
@@ -46,7 +45,7 @@ impl Latencies {
         Self { count: times.values().sum(), times: times.into_iter().collect() }
     }
 
-    /// The time within which this share (0 to 1) of the requests were answered; `None` where there were none.
+    /// Returns the latency within which this share (0 to 1) of the requests was answered; `None` if there were none.
     pub fn quantile(&self, share: f64) -> Option<Nanos> {
         let wanted = ((share * self.count as f64).ceil() as u64).clamp(1, self.count.max(1));
         let mut seen = 0;
@@ -58,21 +57,17 @@ impl Latencies {
     }
 }
 
-impl Shared {
-    /// A page of each shard, one shard after the other.
-    pub(super) fn latencies(&self, watch_ns: u64) -> Vec<LatencyPage> {
-        let span = Nanos::from_nanos(watch_ns).min(LONGEST_WATCH);
-        let page = |shard: &std::sync::Arc<crate::shard::Shard>| {
-            let view = shard.with(|core| core.watch_latency(span));
-            LatencyPage {
-                napi: number(shard.id),
-                queue: shard.index.0,
-                requests: view.requests,
-                answered: view.answered,
-            }
-        };
-        self.shards.iter().map(page).collect()
-    }
+/// Returns a page for each shard, and continues to measure for `watch_ns`.
+pub(super) fn pages(host: &Host, watch_ns: u64) -> Vec<LatencyPage> {
+    let span = Nanos::from_nanos(watch_ns).min(MAX_LATENCY_WATCH);
+    let shards = host.shards().iter();
+    shards
+        .map(|shard| {
+            let view = shard.query_latency(span);
+            let (napi, queue) = (shard.id.get(), shard.index.0);
+            LatencyPage { napi, queue, requests: view.requests, answered: view.answered }
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -84,15 +79,15 @@ mod tests {
     }
 
     #[test]
-    fn what_came_between_two_questions_is_told_from_what_was_before() {
+    fn only_requests_between_two_queries_are_counted() {
         let earlier = [page(3, 10, &[(10, 5), (20, 5)]), page(4, 9, &[(10, 9)])];
-        // The second shard began anew: it has seen less than before.
+        // The second shard has restarted: it has fewer requests than before.
         let later = [page(3, 20, &[(10, 5), (20, 8), (30, 7)]), page(4, 2, &[(10, 2)])];
         let between = Latencies::between(&earlier, &later);
         assert_eq!(between.count, 12);
         let at = |share| between.quantile(share).map(Nanos::as_nanos);
         assert_eq!((at(0.0), at(0.16), at(0.4), at(0.5), at(1.0)), (Some(10), Some(10), Some(20), Some(30), Some(30)));
-        assert_eq!(Latencies::between(&later, &later).quantile(0.5), None, "nothing came");
+        assert_eq!(Latencies::between(&later, &later).quantile(0.5), None, "there were no requests");
         assert_eq!(Latencies::between(&[], &later).count, 22);
     }
 }

@@ -1,13 +1,13 @@
-//! The control socket: how `abey status`, `abey set` and others reach a running datapath.
+//! The control socket of a running datapath, through which `abey status`, `abey set` and other programs reach it.
 //!
 //! A runtime that [serves](crate::Runtime::serve_control) one has a unix-domain stream socket `PID-N.sock` in its user's
-//! directory ([`own_directory`]). There is no daemon: who wants to know which datapaths there are looks into the directory
-//! ([`find()`]), and removes what processes left there that were killed. Only the same user and root may talk, which both
-//! ends check (SO_PEERCRED, `unix(7)`) beside the permissions of directory (0700) and socket (0600). A process that has
-//! dropped its privileges has no such directory; who started it can [lend] it a socket (`PID-N.lent.sock`).
+//! directory ([`own_directory`]). There is no daemon: a client lists the directory ([`find()`]), and removes the sockets of
+//! processes that were killed. Only the same user and root may connect. Both ends check that (SO_PEERCRED, `unix(7)`), in
+//! addition to the permissions of the directory (0700) and the socket (0600). A process that has dropped its privileges has
+//! no such directory; its parent can [lend] it a socket (`PID-N.lent.sock`).
 //!
 //! *Protocol, version 1.* A request is one line of JSON of at most [`MAX_REQUEST`] bytes, and so is its answer, of at most
-//! [`MAX_ANSWER`] bytes; a client waits for the answer before it asks again, as often as it likes:
+//! [`MAX_ANSWER`] bytes. A client may send any number of requests, each after the answer to the one before:
 //!
 //! ```text
 //! {"version":1,"request":"status"}
@@ -26,108 +26,35 @@
 //! {"version":1,"answer":{"refused":{"kind":"impossible","message":"..."}}}
 //! ```
 //!
-//! What the keys mean is with the types: [`Request`], [`Change`], [`Status`]. Times are in nanoseconds. A request with a key
-//! that is not known is refused, so that nothing is passed over that somebody meant; an answer may get more keys in time.
+//! The types document the keys: [`Request`], [`Change`], [`Status`]. Times are in nanoseconds. A request with an unknown key
+//! is refused rather than obeyed in part. Later versions of Abey may add keys to answers.
 //!
-//! *What clients can do to a runtime.* The socket has one thread, which sleeps without a time limit while nobody asks, and
-//! makes no answer to somebody who has not taken the last one. At most [`MAX_CLIENTS`] are connected; one more takes the
-//! place of the one that has been silent for longest. Who sends what is no request is told so and disconnected. Each shard's
-//! lock is held for the copying of its counters, or of some sockets, one shard after the other.
+//! *The cost of clients.* The socket has one thread, which sleeps without a timeout while there are no requests, and answers
+//! no request of a client that has not read the last answer. At most [`MAX_CLIENTS`] are connected; one more replaces the
+//! client that has been idle for longest. A client that sends an invalid request receives an error and is disconnected. Each
+//! shard's lock is held while its counters or some of its sockets are copied, one shard after the other.
 //!
-//! What is set this way ends with the process, and is written down nowhere.
+//! Settings that are changed in this way last as long as the process, and are stored nowhere.
 
 mod change;
 mod client;
 mod cpu;
+mod directory;
+mod error;
 mod latency;
-mod place;
 mod protocol;
 mod server;
-mod settings;
 mod sockets;
 mod status;
 mod view;
 
-use std::io;
-use std::path::PathBuf;
-
 pub use client::{Client, Unreachable, find, find_in};
-pub use cpu::ContextCpu;
-pub use latency::{LONGEST_WATCH, Latencies, LatencyPage};
-pub use place::{DIRECTORY_VARIABLE, Lent, lend, own_directory};
-pub use protocol::{Answer, Change, Refusal, RefusalKind, Reply, Request, SettingChange, VERSION, Wanted};
+pub use directory::{DIRECTORY_VARIABLE, Lent, lend, own_directory};
+pub use error::ControlError;
+pub use latency::{Latencies, LatencyPage, MAX_LATENCY_WATCH};
+pub use protocol::{
+    Answer, Change, MAX_ANSWER, MAX_REQUEST, Query, Refusal, RefusalKind, Reply, Request, SettingChange, VERSION,
+};
 pub use server::{MAX_CLIENTS, Server};
-pub use settings::{BusyPoll, HoldFor, Napi, Settings, Threaded};
-pub use sockets::{MOST_SOCKETS, Socket, SocketPage};
-pub use status::{Epoll, MOST_EPOLLS, Queue, Role, Shard, Status, Thread};
-
-pub(crate) use change::Waits;
-
-/// Longest request, in bytes, with the end of its line.
-pub const MAX_REQUEST: usize = 64 << 10;
-/// Longest answer, in bytes, with the end of its line.
-pub const MAX_ANSWER: usize = 16 << 20;
-
-/// Why a control socket is not served or reached.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ControlError {
-    /// No directory for sockets.
-    #[error(
-        "this user has no runtime directory for control sockets: set XDG_RUNTIME_DIR to a directory that is yours alone"
-    )]
-    NoDirectory,
-    /// A directory in which others could put something.
-    #[error(
-        "control sockets cannot be in {path}: {problem}; remove it, or set {DIRECTORY_VARIABLE} to a directory of your own"
-    )]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: &'static str,
-    },
-    /// The process is there and says nothing.
-    #[error("process {pid} does not answer at its control socket: is it stopped?")]
-    Silent {
-        /// The process.
-        pid: u32,
-    },
-    /// The process ended, or disconnected us.
-    #[error("process {pid} has closed its control socket: try again if it still runs")]
-    Gone {
-        /// The process.
-        pid: u32,
-    },
-    /// The other end is somebody else's.
-    #[error("the control socket {path} is held by user {user}: run as that user or as root")]
-    OtherUser {
-        /// The socket.
-        path: PathBuf,
-        /// Who is there.
-        user: u32,
-    },
-    /// What came back is no answer.
-    #[error(
-        "process {pid} does not answer in version {VERSION} of the control protocol ({said}): use the abey it was built with"
-    )]
-    Foreign {
-        /// The process.
-        pid: u32,
-        /// What is wrong with the answer.
-        said: String,
-    },
-    /// What was asked for was not done.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The system refused something.
-    #[error("cannot {action} {path}: {source}")]
-    System {
-        /// What was attempted.
-        action: &'static str,
-        /// With which file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-}
+pub use sockets::{MAX_SOCKETS, Socket, SocketPage};
+pub use status::{ContextCpu, Epoll, MAX_EPOLLS, Queue, Role, Shard, Status, Thread};

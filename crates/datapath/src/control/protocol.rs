@@ -1,16 +1,20 @@
-//! What is said over a control socket: requests and answers.
+//! The requests and answers of the control socket.
 
-use abey_delivery::{Nanos, NapiSettings, PollContext};
+use abey_delivery::{ModeSettings, Nanos, NapiChange, NapiSettings, PollContext};
 use serde::{Deserialize, Serialize};
 
 use super::latency::LatencyPage;
-use super::settings::{Settings, Threaded};
 use super::sockets::SocketPage;
 use super::status::Status;
 
-/// The version of the protocol. It changes when something is taken away or means something else; what is only added
-/// leaves it alone, so whoever reads an answer passes over keys it does not know.
+/// The version of the protocol. It changes when a key is removed or changes its meaning. It does not change when a key is
+/// added, so a client must ignore unknown keys of an answer.
 pub const VERSION: u32 = 1;
+
+/// The longest request in bytes, including the end of its line.
+pub const MAX_REQUEST: usize = 64 << 10;
+/// The longest answer in bytes, including the end of its line.
+pub const MAX_ANSWER: usize = 16 << 20;
 
 /// A request: one line of JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,31 +22,33 @@ pub const VERSION: u32 = 1;
 pub struct Request {
     /// [`VERSION`].
     pub version: u32,
-    /// What is wanted.
-    pub request: Wanted,
+    /// The query.
+    pub request: Query,
 }
 
-/// What can be asked for.
+/// The kinds of requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Wanted {
-    /// Everything about the datapath.
+pub enum Query {
+    /// Returns the status of the datapath.
     Status,
-    /// The sockets, so many of each shard at the most ([`MOST_SOCKETS`](super::MOST_SOCKETS) if it is more than that).
+    /// Returns the sockets of each shard.
     Sockets {
-        /// How many.
+        /// The most sockets of a shard; limited to [`MAX_SOCKETS`](super::MAX_SOCKETS).
         most: usize,
     },
-    /// How long requests take: from the arrival of data on a socket to the program's next write on it, connections that the
-    /// program opened left out. It is measured from the first question on, and for `watch_ns` after the last
-    /// ([`LONGEST_WATCH`](super::LONGEST_WATCH) if it is more than that). Seen from this end: when a frame came to a queue
-    /// that was not being looked at is drawn from the time since the last look, and neither the wire nor what it takes to
-    /// wake a thread are in it.
+    /// Returns request latencies: the time from the arrival of data on a socket to the program's next write on that socket.
+    /// Connections that the program opened are not measured.
+    ///
+    /// The measurement starts with the first query, and ends `watch_ns` after the last. The latency is that of this end of
+    /// the wire: the arrival time of a frame is drawn at random from the time between two polls, and neither the wire nor
+    /// the wake-up of a thread is included.
     Latency {
-        /// For how long after this question, in nanoseconds.
+        /// How long to measure after this query, in nanoseconds; limited to
+        /// [`MAX_LATENCY_WATCH`](super::MAX_LATENCY_WATCH).
         watch_ns: u64,
     },
-    /// Other settings.
+    /// Changes settings.
     Set(Change),
 }
 
@@ -51,31 +57,31 @@ pub enum Wanted {
 pub struct Reply {
     /// [`VERSION`].
     pub version: u32,
-    /// What is answered.
+    /// The answer.
     pub answer: Answer,
 }
 
-/// What can be answered.
+/// The kinds of answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// To [`Wanted::Status`].
+    /// The answer to [`Query::Status`].
     Status(Box<Status>),
-    /// To [`Wanted::Sockets`], a page for each shard.
+    /// The answer to [`Query::Sockets`], a page for each shard.
     Sockets(Vec<SocketPage>),
-    /// To [`Wanted::Latency`], a page for each shard.
+    /// The answer to [`Query::Latency`], a page for each shard.
     Latency(Vec<LatencyPage>),
-    /// To [`Wanted::Set`]: what was changed, read back; in a dry run, what would be.
+    /// The answer to [`Query::Set`]: the settings that changed, read back; in a dry run, those that would change.
     Changes(Vec<SettingChange>),
-    /// What was asked for was not done, and nothing was changed.
+    /// The request was refused, and nothing was changed.
     Refused(Refusal),
 }
 
-/// Why something was not done.
+/// The reason why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// What kind of reason it is.
+    /// The kind of the reason.
     pub kind: RefusalKind,
     /// One sentence.
     pub message: String,
@@ -86,34 +92,33 @@ pub struct Refusal {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RefusalKind {
-    /// The request is no request of this version of the protocol.
+    /// The request is invalid in this version of the protocol.
     Malformed,
-    /// It asks for what cannot be: an instance that is not there, settings that make no sense together.
+    /// The request cannot be fulfilled: there is no such instance, or the settings contradict each other.
     Impossible,
-    /// The runtime is gone.
+    /// The runtime was dropped.
     Gone,
-    /// The settings were given and are not there when read back.
+    /// The settings were set, and differ when read back.
     NotTaken,
 }
 
-/// A change of settings: those of `all` first, then the single ones, of the instances in `napis`; all or nothing.
+/// A change of settings of the instances in `napis`: those of `all` first, then the single ones. All are changed or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Change {
-    /// The instances, by their IDs; `null` for every one.
+    /// The IDs of the instances; `null` for all.
     pub napis: Option<Vec<u32>>,
-    /// Every setting, as a mode has them. What is the epolls' and the sockets' of it is set for the whole runtime, and
-    /// only if `napis` is `null`.
-    pub all: Option<Settings>,
+    /// All settings of a mode. Those of epolls and sockets are set for the whole runtime, and only if `napis` is `null`.
+    pub all: Option<ModeSettings>,
     /// See [`NapiSettings::defer_hard_irqs`].
     pub defer_hard_irqs: Option<u32>,
     /// See [`NapiSettings::gro_flush_timeout`].
     pub gro_flush_timeout_ns: Option<u64>,
     /// See [`NapiSettings::irq_suspend_timeout`].
     pub irq_suspend_timeout_ns: Option<u64>,
-    /// Who shall poll.
-    pub threaded: Option<Threaded>,
-    /// Only checks, and answers with what would change.
+    /// The context that polls.
+    pub threaded: Option<PollContext>,
+    /// Validates the change, and returns what would change.
     pub dry_run: bool,
 }
 
@@ -124,16 +129,16 @@ pub struct SettingChange {
     pub napi: Option<u32>,
     /// The setting's name.
     pub setting: String,
-    /// What it was.
+    /// Its value before the change.
     pub before: String,
-    /// What it is.
+    /// Its value after the change.
     pub after: String,
 }
 
 impl Request {
-    /// A request of this version.
-    pub fn new(wanted: Wanted) -> Self {
-        Self { version: VERSION, request: wanted }
+    /// Creates a request of this version.
+    pub fn new(query: Query) -> Self {
+        Self { version: VERSION, request: query }
     }
 }
 
@@ -143,25 +148,40 @@ impl Refusal {
     }
 }
 
+impl From<NapiChange> for Change {
+    /// Returns the change of these settings in every instance.
+    fn from(change: NapiChange) -> Self {
+        let NapiChange { defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout, context } = change;
+        Self {
+            defer_hard_irqs,
+            gro_flush_timeout_ns: gro_flush_timeout.map(Nanos::as_nanos),
+            irq_suspend_timeout_ns: irq_suspend_timeout.map(Nanos::as_nanos),
+            threaded: context,
+            ..Self::default()
+        }
+    }
+}
+
 impl Change {
-    /// The settings of an instance after the change.
-    pub(super) fn applied_to(&self, old: NapiSettings) -> NapiSettings {
-        let base = self.all.map_or(old, |all| all.napi.into());
-        let span = |wanted: Option<u64>, old| wanted.map_or(old, Nanos::from_nanos);
-        NapiSettings {
-            defer_hard_irqs: self.defer_hard_irqs.unwrap_or(base.defer_hard_irqs),
-            gro_flush_timeout: span(self.gro_flush_timeout_ns, base.gro_flush_timeout),
-            irq_suspend_timeout: span(self.irq_suspend_timeout_ns, base.irq_suspend_timeout),
-            context: self.threaded.map_or(base.context, PollContext::from),
-            hold: base.hold,
+    /// Returns the change of single settings, without [`Change::all`].
+    fn single(&self) -> NapiChange {
+        let Self { defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns, threaded, .. } = *self;
+        NapiChange {
+            defer_hard_irqs,
+            gro_flush_timeout: gro_flush_timeout_ns.map(Nanos::from_nanos),
+            irq_suspend_timeout: irq_suspend_timeout_ns.map(Nanos::from_nanos),
+            context: threaded,
         }
     }
 
-    /// Whether it asks for no setting.
+    /// Returns the settings of an instance after the change.
+    pub(super) fn applied_to(&self, old: NapiSettings) -> NapiSettings {
+        self.single().applied_to(&self.all.map_or(old, |all| all.napi))
+    }
+
+    /// Returns whether the change names no setting.
     pub fn is_empty(&self) -> bool {
-        let single = self.defer_hard_irqs.is_some() || self.threaded.is_some();
-        let spans = self.gro_flush_timeout_ns.is_some() || self.irq_suspend_timeout_ns.is_some();
-        self.all.is_none() && !single && !spans
+        self.all.is_none() && self.single().is_empty()
     }
 }
 
@@ -170,10 +190,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_as_documented_and_nothing_is_passed_over() {
-        let set = Wanted::Set(Change { gro_flush_timeout_ns: Some(50_000), ..Change::default() });
+    fn settings_have_the_keys_of_the_protocol() {
+        for name in abey_delivery::Mode::EXAMPLES {
+            let settings = name.parse::<abey_delivery::Mode>().expect("a mode").settings();
+            let text = serde_json::to_string(&settings).expect("JSON");
+            assert_eq!(serde_json::from_str::<ModeSettings>(&text).expect("what was written"), settings, "{name}");
+        }
+        let mut settings = "suspend20".parse::<abey_delivery::Mode>().expect("a mode").settings();
+        settings.napi.hold = Some(abey_delivery::Hold::Timer(Nanos::from_micros(50)));
+        settings.napi.context = PollContext::BusyThread;
+        settings.max_wait = Some(Nanos::from_millis(1));
+        let expected = r#"{"napi":{"defer_hard_irqs":100,"gro_flush_timeout_ns":20000,"irq_suspend_timeout_ns":20000000,"threaded":"busy","hold":{"ns":50000,"timer":true}},"busy_poll":{"usecs":0,"budget":64,"prefer":true},"max_wait_ns":1000000,"socket_busy_poll_ns":null}"#;
+        assert_eq!(serde_json::to_string(&settings).expect("JSON"), expected);
+        let unknown = expected.replacen("\"hold\"", "\"warp\":1,\"hold\"", 1);
+        assert!(serde_json::from_str::<ModeSettings>(&unknown).is_err());
+    }
+
+    #[test]
+    fn requests_are_as_documented_and_unknown_keys_are_errors() {
+        let set = Query::Set(Change { gro_flush_timeout_ns: Some(50_000), ..Change::default() });
         let read = |text: &str| serde_json::from_str::<Request>(text);
-        assert_eq!(read(r#"{"version":1,"request":"status"}"#).expect("a request"), Request::new(Wanted::Status));
+        assert_eq!(read(r#"{"version":1,"request":"status"}"#).expect("a request"), Request::new(Query::Status));
         let text = r#"{"version":1,"request":{"set":{"gro_flush_timeout_ns":50000}}}"#;
         assert_eq!(read(text).expect("a request"), Request::new(set));
         for wrong in [r#"{"version":1}"#, r#"{"version":1,"request":{"set":{"warp":9}}}"#, r#"{"request":"status"}"#] {

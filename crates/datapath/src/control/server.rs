@@ -1,4 +1,4 @@
-//! The answering end of a control socket: one thread that sleeps until somebody asks.
+//! The server of a control socket: one thread, which sleeps until a request arrives.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,30 +14,31 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::geteuid;
 
-use super::protocol::{Answer, Refusal, RefusalKind, Reply, Request, VERSION, Wanted};
-use super::{ControlError, MAX_ANSWER, MAX_REQUEST, place};
-use crate::runtime::Shared;
-use crate::threads::Work;
+use super::error::ControlError;
+use super::protocol::{Answer, MAX_ANSWER, MAX_REQUEST, Query, Refusal, RefusalKind, Reply, Request, VERSION};
+use super::{change, directory, latency, sockets, view};
+use crate::runtime::state::RuntimeState;
+use crate::threads::ThreadRole;
 
-/// Most clients that are connected at a time.
+/// The most clients that are connected at a time.
 pub const MAX_CLIENTS: usize = 8;
 
-/// How long the thread pauses when the process has no descriptors left for the client that wants in.
-const PAUSE: Duration = Duration::from_millis(200);
+/// How long the thread pauses when the process has no file descriptor left for a new client.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// A served control socket. Dropping it removes the socket and ends its thread.
+/// A control socket that is served. Dropping this removes the socket and ends its thread.
 #[derive(Debug)]
 pub struct Server {
     path: PathBuf,
-    /// Closed, it ends the thread.
+    /// Closing it ends the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    pub(crate) fn start(shared: &Arc<Shared>, directory: &Path) -> Result<Self, ControlError> {
-        let (listener, path) = place::listen(directory)?;
-        let spawned = Self::spawn(listener, shared.clone());
+    pub(crate) fn start(state: &Arc<RuntimeState>, directory: &Path) -> Result<Self, ControlError> {
+        let (listener, path) = directory::listen(directory)?;
+        let spawned = Self::spawn(listener, state.clone());
         if spawned.is_err() {
             let _ = std::fs::remove_file(&path);
         }
@@ -46,24 +47,24 @@ impl Server {
         Ok(Self { path, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// At a socket that is somebody else's to remove.
-    pub(crate) fn start_at(shared: &Arc<Shared>, listener: UnixListener) -> io::Result<Self> {
-        let (stop, thread) = Self::spawn(listener, shared.clone())?;
+    /// Serves a socket that another process created and will remove.
+    pub(crate) fn start_at(state: &Arc<RuntimeState>, listener: UnixListener) -> io::Result<Self> {
+        let (stop, thread) = Self::spawn(listener, state.clone())?;
         Ok(Self { path: PathBuf::new(), stop: Some(stop), thread: Some(thread) })
     }
 
-    fn spawn(listener: UnixListener, shared: Arc<Shared>) -> io::Result<(UnixStream, JoinHandle<()>)> {
+    fn spawn(listener: UnixListener, state: Arc<RuntimeState>) -> io::Result<(UnixStream, JoinHandle<()>)> {
         listener.set_nonblocking(true)?;
         let (stop, stopped) = UnixStream::pair()?;
         let thread = std::thread::Builder::new().name("abey-control".to_owned()).spawn(move || {
-            shared.threads.enter(Work::Control);
-            run(&listener, &stopped, &shared);
-            shared.threads.leave();
+            state.threads.register(ThreadRole::Control);
+            run(&listener, &stopped, &state);
+            state.threads.unregister();
         })?;
         Ok((stop, thread))
     }
 
-    /// Where the socket is; empty for one that was [lent](super::lend).
+    /// Returns the path of the socket; empty if it was [lent](super::lend).
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -76,89 +77,96 @@ impl Drop for Server {
         }
         self.stop.take();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has said so.
+            // The panic of a thread was reported when it happened.
             let _ = thread.join();
         }
     }
 }
 
-/// Somebody who is connected.
-struct Visitor {
+/// A connection to a client.
+struct Connection {
     socket: OwnedFd,
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
-    /// When it last did something, in rounds.
-    last: u64,
-    /// It is disconnected as soon as it has taken what it is told.
-    leaving: bool,
+    /// The round in which it was last active.
+    last_active: u64,
+    /// The connection is closed when the client has read the output.
+    is_closing: bool,
 }
 
-/// The thread's life.
-fn run(listener: &UnixListener, stopped: &UnixStream, shared: &Shared) {
-    let mut visitors: Vec<Visitor> = Vec::new();
+/// Serves clients until `stopped` is closed.
+fn run(listener: &UnixListener, stopped: &UnixStream, state: &RuntimeState) {
+    let mut connections: Vec<Connection> = Vec::new();
     for round in 0.. {
-        let mut waiting = Vec::with_capacity(2 + visitors.len());
-        waiting.push(PollFd::new(stopped, PollFlags::IN));
-        waiting.push(PollFd::new(listener, PollFlags::IN));
-        waiting.extend(visitors.iter().map(|visitor| PollFd::new(&visitor.socket, visitor.interest())));
-        if poll(&mut waiting, None).is_err() {
-            // A signal.
+        let mut descriptors = Vec::with_capacity(2 + connections.len());
+        descriptors.push(PollFd::new(stopped, PollFlags::IN));
+        descriptors.push(PollFd::new(listener, PollFlags::IN));
+        descriptors.extend(connections.iter().map(|client| PollFd::new(&client.socket, client.interest())));
+        if poll(&mut descriptors, None).is_err() {
+            // A signal came.
             continue;
         }
-        let happened: Vec<bool> = waiting.iter().map(|waiting| !waiting.revents().is_empty()).collect();
-        drop(waiting);
-        if happened[0] {
+        let ready: Vec<bool> = descriptors.iter().map(|descriptor| !descriptor.revents().is_empty()).collect();
+        drop(descriptors);
+        if ready[0] {
             return;
         }
-        let mut woken = happened[2..].iter();
-        visitors.retain_mut(|visitor| {
-            !woken.next().is_some_and(|woken| *woken) || {
-                visitor.last = round;
-                visitor.serve(shared)
+        let mut is_ready = ready[2..].iter();
+        connections.retain_mut(|client| {
+            !is_ready.next().is_some_and(|ready| *ready) || {
+                client.last_active = round;
+                client.serve(state)
             }
         });
-        if happened[1] {
-            welcome(listener, &mut visitors, round);
+        if ready[1] {
+            accept(listener, &mut connections, round);
         }
     }
 }
 
-/// Lets one in, if it may.
-fn welcome(listener: &UnixListener, visitors: &mut Vec<Visitor>, round: u64) {
+/// Accepts a client, if it may connect.
+fn accept(listener: &UnixListener, connections: &mut Vec<Connection>, round: u64) {
     let socket: OwnedFd = match listener.accept() {
         Ok((socket, _)) => socket.into(),
         Err(error) => {
             use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
             if !matches!(error.kind(), ConnectionAborted | Interrupted | WouldBlock) {
-                // No descriptor is left: it stays at the door, where it would be seen at once again.
-                visitors.clear();
-                std::thread::sleep(PAUSE);
+                // No descriptor is left. The client stays in the backlog, and the next `poll` would report it at once.
+                connections.clear();
+                std::thread::sleep(ACCEPT_PAUSE);
             }
             return;
         }
     };
-    let may = socket_peercred(&socket).is_ok_and(|peer| peer.uid.is_root() || peer.uid == geteuid());
-    if !may {
+    let is_allowed = socket_peercred(&socket).is_ok_and(|peer| peer.uid.is_root() || peer.uid == geteuid());
+    if !is_allowed {
         return;
     }
-    if visitors.len() >= MAX_CLIENTS
-        && let Some((at, _)) = visitors.iter().enumerate().min_by_key(|(_, visitor)| visitor.last)
+    if connections.len() >= MAX_CLIENTS
+        && let Some((at, _)) = connections.iter().enumerate().min_by_key(|(_, client)| client.last_active)
     {
-        visitors.swap_remove(at);
+        connections.swap_remove(at);
     }
-    visitors.push(Visitor { socket, input: Vec::new(), output: Vec::new(), sent: 0, last: round, leaving: false });
+    connections.push(Connection {
+        socket,
+        input: Vec::new(),
+        output: Vec::new(),
+        sent: 0,
+        last_active: round,
+        is_closing: false,
+    });
 }
 
-impl Visitor {
+impl Connection {
     fn interest(&self) -> PollFlags {
         if self.sent < self.output.len() { PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Takes what it says or gives it what it was told. Whether it stays.
-    fn serve(&mut self, shared: &Shared) -> bool {
+    /// Reads a request, or continues to write the answer. Returns whether the connection stays open.
+    fn serve(&mut self, state: &RuntimeState) -> bool {
         if self.sent < self.output.len() {
-            return self.give();
+            return self.flush();
         }
         let mut part = [0; 4096];
         let count = match recv(self.socket.as_fd(), &mut part[..], RecvFlags::DONTWAIT) {
@@ -169,35 +177,37 @@ impl Visitor {
         self.input.extend_from_slice(&part[..count]);
         match self.input.iter().position(|byte| *byte == b'\n') {
             Some(end) if end + 1 == self.input.len() => {
-                let answer = answer(shared, &self.input[..end]);
-                self.leaving = matches!(&answer, Answer::Refused(refusal) if refusal.kind == RefusalKind::Malformed);
-                self.tell(answer);
+                let answer = answer(state, &self.input[..end]);
+                self.is_closing = matches!(&answer, Answer::Refused(refusal) if refusal.kind == RefusalKind::Malformed);
+                self.set_output(answer);
             }
-            Some(_) => self.turn_out("a second request before the answer to the first: wait for it"),
+            Some(_) => self.refuse("a second request came before the answer to the first: wait for the answer"),
             None if self.input.len() >= MAX_REQUEST => {
-                self.turn_out(&format!("a request longer than {MAX_REQUEST} bytes"));
+                self.refuse(&format!("the request is longer than {MAX_REQUEST} bytes"));
             }
             None => return true,
         }
-        self.give()
+        self.flush()
     }
 
-    fn turn_out(&mut self, why: &str) {
-        self.leaving = true;
-        self.tell(Answer::Refused(Refusal::new(RefusalKind::Malformed, why)));
+    /// Refuses an invalid request, and closes the connection.
+    fn refuse(&mut self, problem: &str) {
+        self.is_closing = true;
+        self.set_output(Answer::Refused(Refusal::new(RefusalKind::Malformed, problem)));
     }
 
-    fn tell(&mut self, answer: Answer) {
+    fn set_output(&mut self, answer: Answer) {
         self.input = Vec::new();
         self.sent = 0;
         self.output = line(answer);
         if self.output.len() > MAX_ANSWER {
-            let long = Refusal::new(RefusalKind::Impossible, "the answer is too long for one document");
+            let long = Refusal::new(RefusalKind::Impossible, "the answer is longer than the protocol allows");
             self.output = line(Answer::Refused(long));
         }
     }
 
-    fn give(&mut self) -> bool {
+    /// Writes output until the socket would block. Returns whether the connection stays open.
+    fn flush(&mut self) -> bool {
         while self.sent < self.output.len() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match send(self.socket.as_fd(), &self.output[self.sent..], flags) {
@@ -208,38 +218,39 @@ impl Visitor {
         }
         self.output = Vec::new();
         self.sent = 0;
-        !self.leaving
+        !self.is_closing
     }
 }
 
 fn line(answer: Answer) -> Vec<u8> {
     let reply = Reply { version: VERSION, answer };
-    let mut line = serde_json::to_vec(&reply).expect("the documents have nothing that JSON has not");
+    let mut line = serde_json::to_vec(&reply).expect("every answer can be written as JSON");
     line.push(b'\n');
     line
 }
 
-fn answer(shared: &Shared, line: &[u8]) -> Answer {
+fn answer(state: &RuntimeState, line: &[u8]) -> Answer {
     #[derive(serde::Deserialize)]
     struct Version {
         version: u32,
     }
-    let malformed =
-        |error: &dyn std::fmt::Display| Refusal::new(RefusalKind::Malformed, format!("no request: {error}"));
+    let malformed = |error: &dyn std::fmt::Display| {
+        Refusal::new(RefusalKind::Malformed, format!("the request is invalid: {error}"))
+    };
     let request = match serde_json::from_slice(line) {
         Ok(Version { version: VERSION }) => serde_json::from_slice::<Request>(line).map_err(|error| malformed(&error)),
         Ok(Version { version }) => {
-            let said = format!("a request of version {version}: this datapath speaks version {VERSION}");
-            Err(Refusal::new(RefusalKind::Malformed, said))
+            let problem = format!("the request has version {version}: this datapath supports version {VERSION}");
+            Err(Refusal::new(RefusalKind::Malformed, problem))
         }
         Err(error) => Err(malformed(&error)),
     };
     let answered = request.and_then(|request| match request.request {
-        _ if shared.is_over() => Err(Refusal::new(RefusalKind::Gone, "the datapath has just ended")),
-        Wanted::Status => Ok(Answer::Status(Box::new(shared.status()))),
-        Wanted::Sockets { most } => Ok(Answer::Sockets(shared.sockets(most))),
-        Wanted::Latency { watch_ns } => Ok(Answer::Latency(shared.latencies(watch_ns))),
-        Wanted::Set(change) => shared.change(&change).map(Answer::Changes),
+        _ if state.host.is_shut_down() => Err(Refusal::new(RefusalKind::Gone, "the datapath has just ended")),
+        Query::Status => Ok(Answer::Status(Box::new(view::status(state)))),
+        Query::Sockets { most } => Ok(Answer::Sockets(sockets::pages(&state.host, most))),
+        Query::Latency { watch_ns } => Ok(Answer::Latency(latency::pages(&state.host, watch_ns))),
+        Query::Set(change) => change::apply(state, &change).map(Answer::Changes),
     });
     answered.unwrap_or_else(Answer::Refused)
 }

@@ -1,26 +1,25 @@
-//! Sockets as documents, and where they are gathered.
+//! Sockets as documents.
 
 use std::net::SocketAddr;
 
 use abey_tcpip::SocketInfo;
 use serde::{Deserialize, Serialize};
 
-use crate::error::number;
-use crate::runtime::Shared;
+use crate::host::Host;
 
-/// Most sockets of a shard that an answer lists: they are copied with the shard's lock held, in some microseconds.
-pub const MOST_SOCKETS: usize = 256;
+/// The most sockets of a shard in an answer. They are copied with the shard's lock held, which takes some microseconds.
+pub const MAX_SOCKETS: usize = 256;
 
-/// Sockets of a shard.
+/// The sockets of a shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketPage {
     /// The shard's NAPI instance.
     pub napi: u32,
     /// Its queue pair.
     pub queue: u32,
-    /// The sockets, the oldest first as a rule, and so listeners before their connections.
+    /// The sockets, usually the oldest first, and so listeners before their connections.
     pub sockets: Vec<Socket>,
-    /// How many more there are.
+    /// The number of further sockets.
     pub more: usize,
 }
 
@@ -29,17 +28,17 @@ pub struct SocketPage {
 pub struct Socket {
     /// `tcp` or `udp`.
     pub transport: String,
-    /// Its own end.
+    /// The local address.
     pub local: SocketAddr,
-    /// The other end; `null` where there is none.
+    /// The peer's address; `null` if there is none.
     pub remote: Option<SocketAddr>,
     /// A state of RFC 9293 in lower case, `listen` or `fin-wait-1`; of a UDP socket `connected` or `unconnected`.
     pub state: String,
-    /// Bytes that the application has not read; of a listener, connections that it has not accepted.
+    /// The bytes that the application has not read; for a listener, the connections that it has not accepted.
     pub unread: usize,
-    /// Bytes that were not acknowledged or have not left; of a listener, the longest queue it may have.
+    /// The bytes that were not sent or not acknowledged; for a listener, the most connections that may wait.
     pub unsent: usize,
-    /// Who has it: `application`, `listener` (not accepted yet), or `nobody` (closed, and it finishes alone).
+    /// The owner: `application`, `listener` (not accepted yet), or none (`nobody`: closed by the application, and not finished).
     pub holder: String,
 }
 
@@ -51,15 +50,15 @@ impl From<SocketInfo> for Socket {
     }
 }
 
-impl Shared {
-    /// A page of each shard, one shard after the other.
-    pub(super) fn sockets(&self, most: usize) -> Vec<SocketPage> {
-        let most = most.min(MOST_SOCKETS);
-        let page = |shard: &std::sync::Arc<crate::shard::Shard>| {
-            let (all, some): (usize, Vec<SocketInfo>) = shard.look_at_sockets(most);
+/// Returns a page for each shard, each with up to `max` sockets.
+pub(super) fn pages(host: &Host, max: usize) -> Vec<SocketPage> {
+    let max = max.min(MAX_SOCKETS);
+    let shards = host.shards().iter();
+    shards
+        .map(|shard| {
+            let (count, some) = shard.sockets(max);
             let sockets: Vec<Socket> = some.into_iter().map(Socket::from).collect();
-            SocketPage { napi: number(shard.id), queue: shard.index.0, more: all - sockets.len(), sockets }
-        };
-        self.shards.iter().map(page).collect()
-    }
+            SocketPage { napi: shard.id.get(), queue: shard.index.0, more: count - sockets.len(), sockets }
+        })
+        .collect()
 }

@@ -1,71 +1,69 @@
-//! A status as a document.
+//! The status of a runtime as a document.
 
 use std::collections::BTreeMap;
 
+use abey_delivery::{EpollBusyPoll, NapiSettings};
 use serde::{Deserialize, Serialize};
 
-use super::cpu::ContextCpu;
-use super::settings::{BusyPoll, Napi};
-
-/// Everything about a datapath. Counters count since the runtime was built.
+/// The status of a datapath. Counters count since the runtime was built.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The process, as it sees itself.
+    /// The ID of the process, in its own PID namespace.
     pub pid: u32,
     /// The process's name.
     pub program: String,
-    /// The version of Abey it runs.
+    /// The version of Abey.
     pub abey: String,
-    /// The NIC, as it was named when it was opened.
+    /// The name under which the NIC was opened.
     pub nic: String,
     /// The host's addresses with their prefixes.
     pub addresses: Vec<String>,
-    /// For how long the runtime has been there.
+    /// The time since the runtime was built.
     pub uptime_ns: u64,
-    /// The mode, if every setting is that mode's.
+    /// The mode, if all settings are those of one mode.
     pub mode: Option<String>,
-    /// For epolls to come; `null` never busy polls.
-    pub busy_poll: Option<BusyPoll>,
-    /// The longest that one wait of an epoll may block.
+    /// The busy-poll parameters of new epolls; `null` disables busy polling.
+    pub busy_poll: Option<EpollBusyPoll>,
+    /// How long one wait of an epoll may block.
     pub max_wait_ns: Option<u64>,
-    /// How long a blocking call polls its own queue before it sleeps.
+    /// How long a blocking call busy polls its queue before it sleeps.
     pub socket_busy_poll_ns: Option<u64>,
     /// The shards, in the order of the queues.
     pub shards: Vec<Shard>,
-    /// What the TCP/IP stacks counted, together.
+    /// The sums of the TCP/IP stacks' counters.
     pub stack: BTreeMap<String, u64>,
-    /// The epolls that have sockets or waiting threads first, at most [`MOST_EPOLLS`].
+    /// The epolls, those with sockets or waiting threads first; at most [`MAX_EPOLLS`].
     pub epolls: Vec<Epoll>,
-    /// How many epolls there are.
+    /// The number of epolls.
     pub epoll_count: usize,
-    /// The runtime's own threads. The application's are what is left of the process.
+    /// The runtime's own threads. The other threads of the process are the application's.
     pub threads: Vec<Thread>,
-    /// CPU time by what threads are for; empty in an answer of an Abey that could not tell.
+    /// The CPU time by the role of threads; empty in the answer of an earlier version of Abey.
     #[serde(default)]
     pub contexts: Vec<ContextCpu>,
-    /// CPU time of the whole process.
+    /// The CPU time of the whole process.
     pub process_cpu_ns: u64,
 }
 
-/// Most epolls that a status lists.
-pub const MOST_EPOLLS: usize = 256;
+/// The most epolls in a status.
+pub const MAX_EPOLLS: usize = 256;
 
-/// One shard: a queue pair, its NAPI instance and the sockets there.
+/// The status of a shard: a queue pair, its NAPI instance and its sockets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shard {
-    /// The instance's ID, as its sockets have it (SO_INCOMING_NAPI_ID).
+    /// The instance's ID, which its sockets return (SO_INCOMING_NAPI_ID).
     pub napi: u32,
-    /// The queue pair's number.
+    /// The queue pair's index.
     pub queue: u32,
-    /// The mode that has the settings of this instance, and the runtime's others.
+    /// The mode with the settings of this instance and of the runtime's epolls and sockets.
     pub mode: Option<String>,
     /// The instance's settings.
-    pub settings: Napi,
-    /// Whether the interrupt is masked at the moment.
+    pub settings: NapiSettings,
+    /// Whether the interrupt is masked.
     pub masked: bool,
-    /// What the shard counted ([`crate::Counters`]).
+    /// The shard's counters ([`crate::Counters`]).
     pub counters: BTreeMap<String, u64>,
-    /// Sockets, those included that finish without their application.
+    /// Sockets, including those that the application has closed and that have not finished.
     pub sockets: usize,
     /// Connections in TIME-WAIT.
     pub time_waits: usize,
@@ -73,35 +71,35 @@ pub struct Shard {
     pub held: usize,
     /// The queue pair.
     pub nic: Queue,
-    /// Why nothing works any more, where that is so.
+    /// The error with which the device failed; `null` if it has not.
     pub failed: Option<String>,
 }
 
 /// A queue pair of the NIC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Queue {
-    /// Whether anybody is at the other end.
+    /// Whether the link is up.
     pub up: bool,
-    /// Longest packet, without the Ethernet header.
+    /// The longest packet in bytes, without the Ethernet header.
     pub mtu: usize,
-    /// What it counted ([`abey_nic::Counters`]); a counter that this NIC does not have is left out.
+    /// Its counters ([`abey_nic::Counters`]), without those that this NIC does not have.
     pub counters: BTreeMap<String, u64>,
-    /// Frames it dropped, by reason ([`abey_nic::Drops`]).
+    /// The frames it dropped, by reason ([`abey_nic::Drops`]).
     pub drops: BTreeMap<String, u64>,
-    /// What the operator should put right.
+    /// A problem that the operator should correct.
     pub warning: Option<String>,
 }
 
 /// An epoll.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Epoll {
-    /// Its busy-poll parameters; `null` never busy polls.
-    pub busy_poll: Option<BusyPoll>,
-    /// How many sockets it has.
+    /// Its busy-poll parameters; `null` disables busy polling.
+    pub busy_poll: Option<EpollBusyPoll>,
+    /// The number of its sockets.
     pub sockets: usize,
-    /// The instances that these are on.
+    /// The NAPI instances of these sockets.
     pub napis: Vec<u32>,
-    /// Threads that sleep in a wait.
+    /// The number of threads that sleep in a wait.
     pub sleeping: usize,
 }
 
@@ -112,17 +110,30 @@ pub struct Thread {
     pub tid: u32,
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// The instance it belongs to.
+    /// The NAPI instance that it serves.
     pub napi: Option<u32>,
-    /// Its CPU time; `null` where the kernel does not say.
+    /// Its CPU time; `null` if the kernel does not report it.
     pub cpu_ns: Option<u64>,
     /// The CPUs it may run on.
     pub cpus: Option<String>,
 }
 
-/// What a thread is for.
+/// The CPU time of the threads of one role, without those that have ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextCpu {
+    /// The role of the threads; `null` for those of the application.
+    pub role: Option<Role>,
+    /// The number of threads.
+    pub threads: usize,
+    /// Their CPU time.
+    pub cpu_ns: u64,
+    /// The part of it in the kernel, for system calls and for interrupts that hit the threads, in clock ticks of 10 ms.
+    pub kernel_ns: u64,
+}
+
+/// The role of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -137,7 +148,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// In words.
+    /// Returns the role's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

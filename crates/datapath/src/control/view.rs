@@ -1,70 +1,67 @@
-//! What a status says, gathered.
+//! The status of a runtime, collected into a document.
 
 use std::collections::BTreeMap;
 
+use abey_delivery::{Mode, Nanos, NapiId};
 use abey_nic::{Counters, Drops, LinkState};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::cpu::by_context;
-use super::settings::{Napi, mode_of};
-use super::status::{Epoll, MOST_EPOLLS, Queue, Role, Shard, Status, Thread};
-use crate::epoll::QueueView;
-use crate::error::number;
-use crate::runtime::Shared;
+use super::status::{Epoll, MAX_EPOLLS, Queue, Role, Shard, Status, Thread};
+use crate::epoll::EpollView;
+use crate::runtime::state::RuntimeState;
 use crate::shard::ShardView;
-use crate::threads::{Seen, Work};
+use crate::threads::{ThreadRole, ThreadStats};
 
-impl Shared {
-    pub(super) fn status(&self) -> Status {
-        let waits = self.waits();
-        let views: Vec<ShardView> = self.shards.iter().map(|shard| shard.view()).collect();
-        let modes: Vec<_> = views.iter().map(|view| mode_of(&waits.with(view.settings))).collect();
-        let name = |mode: &Option<abey_delivery::Mode>| mode.map(|mode| mode.to_string());
-        let same = modes.iter().all(|mode| *mode == modes[0]);
-        let mut stack = abey_tcpip::Counters::default();
-        views.iter().for_each(|view| stack.add(&view.stack));
-        let (epolls, epoll_count) = self.epolls_seen();
-        let threads: Vec<_> = self.threads.seen().into_iter().map(|seen| (seen.clone(), role(seen.work))).collect();
-        Status {
-            pid: std::process::id(),
-            program: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
-            abey: env!("CARGO_PKG_VERSION").to_owned(),
-            nic: self.device.clone(),
-            addresses: self.addresses().map(|(address, prefix)| format!("{address}/{prefix}")).collect(),
-            uptime_ns: self.clock.now().as_nanos(),
-            mode: if same { modes.first().and_then(name) } else { None },
-            busy_poll: waits.epoll.map(Into::into),
-            max_wait_ns: waits.max_wait.map(abey_delivery::Nanos::as_nanos),
-            socket_busy_poll_ns: waits.socket_busy_poll.map(abey_delivery::Nanos::as_nanos),
-            shards: self
-                .shards
-                .iter()
-                .zip(views)
-                .zip(&modes)
-                .map(|((shard, view), mode)| shard_document(number(shard.id), shard.index.0, name(mode), view))
-                .collect(),
-            stack: owned(stack.iter()),
-            epolls,
-            epoll_count,
-            contexts: by_context(&threads),
-            threads: threads.into_iter().map(|(seen, role)| thread_document(seen, role)).collect(),
-            process_cpu_ns: process_cpu(),
-        }
+/// Returns the status.
+pub(super) fn status(state: &RuntimeState) -> Status {
+    let host = &state.host;
+    let waits = host.wait_settings();
+    let views: Vec<ShardView> = host.shards().iter().map(|shard| shard.view()).collect();
+    let modes: Vec<_> = views.iter().map(|view| abey_delivery::mode_of(&waits.with(view.settings))).collect();
+    let name = |mode: &Option<Mode>| mode.map(|mode| mode.to_string());
+    let is_same = modes.iter().all(|mode| *mode == modes[0]);
+    let mut stack = abey_tcpip::Counters::default();
+    views.iter().for_each(|view| stack.add(&view.stack));
+    let (epolls, epoll_count) = epolls(state);
+    let threads: Vec<_> = state.threads.stats().into_iter().map(|stats| (stats.clone(), role(stats.role))).collect();
+    let shards = host.shards().iter().zip(views).zip(&modes);
+    Status {
+        pid: std::process::id(),
+        program: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
+        abey: env!("CARGO_PKG_VERSION").to_owned(),
+        nic: host.config.device.clone(),
+        addresses: host.config.addresses.iter().map(|(address, prefix)| format!("{address}/{prefix}")).collect(),
+        uptime_ns: host.clock().now().as_nanos(),
+        mode: if is_same { modes.first().and_then(name) } else { None },
+        busy_poll: waits.epoll,
+        max_wait_ns: waits.max_wait.map(Nanos::as_nanos),
+        socket_busy_poll_ns: waits.socket_busy_poll.map(Nanos::as_nanos),
+        shards: shards
+            .map(|((shard, view), mode)| shard_document(shard.id.get(), shard.index.0, name(mode), view))
+            .collect(),
+        stack: owned(stack.iter()),
+        epolls,
+        epoll_count,
+        contexts: by_context(&threads),
+        threads: threads.into_iter().map(|(stats, role)| thread_document(stats, role)).collect(),
+        process_cpu_ns: process_cpu(),
     }
+}
 
-    fn epolls_seen(&self) -> (Vec<Epoll>, usize) {
-        let mut views: Vec<QueueView> = self.live_epolls().iter().map(|queue| queue.view()).collect();
-        let count = views.len();
-        views.sort_by_key(|view| view.sockets == 0 && view.sleeping == 0);
-        views.truncate(MOST_EPOLLS);
-        let document = |view: QueueView| Epoll {
-            busy_poll: view.busy_poll.map(Into::into),
-            sockets: view.sockets,
-            napis: view.napis.into_iter().map(number).collect(),
-            sleeping: view.sleeping,
-        };
-        (views.into_iter().map(document).collect(), count)
-    }
+/// Returns the epolls, those in use first, up to [`MAX_EPOLLS`], and their number.
+fn epolls(state: &RuntimeState) -> (Vec<Epoll>, usize) {
+    let mut views: Vec<EpollView> = state.epolls().iter().map(|queue| queue.view()).collect();
+    let count = views.len();
+    views.sort_by_key(|view| view.sockets == 0 && view.sleeping == 0);
+    views.truncate(MAX_EPOLLS);
+    let document = |view: EpollView| Epoll {
+        busy_poll: view.busy_poll,
+        sockets: view.sockets,
+        napis: view.napis.into_iter().map(NapiId::get).collect(),
+        sleeping: view.sleeping,
+    };
+    (views.into_iter().map(document).collect(), count)
 }
 
 fn shard_document(napi: u32, queue: u32, mode: Option<String>, view: ShardView) -> Shard {
@@ -72,7 +69,7 @@ fn shard_document(napi: u32, queue: u32, mode: Option<String>, view: ShardView) 
         napi,
         queue,
         mode,
-        settings: Napi::from(view.settings),
+        settings: view.settings,
         masked: view.masked,
         counters: owned(view.counters.iter()),
         sockets: view.census.sockets,
@@ -141,21 +138,21 @@ fn drops(drops: &Drops) -> BTreeMap<String, u64> {
     owned(all.into_iter())
 }
 
-fn role(work: Work) -> Role {
-    match work {
-        Work::Service(_) => Role::Service,
-        Work::Worker => Role::Worker,
-        Work::Control => Role::Control,
-        Work::Kernel => Role::Kernel,
+fn role(role: ThreadRole) -> Role {
+    match role {
+        ThreadRole::Service(_) => Role::Service,
+        ThreadRole::Worker => Role::Worker,
+        ThreadRole::Control => Role::Control,
+        ThreadRole::Kernel => Role::Kernel,
     }
 }
 
-fn thread_document(seen: Seen, role: Role) -> Thread {
-    let napi = match seen.work {
-        Work::Service(napi) => Some(number(napi)),
+fn thread_document(stats: ThreadStats, role: Role) -> Thread {
+    let napi = match stats.role {
+        ThreadRole::Service(napi) => Some(napi.get()),
         _ => None,
     };
-    Thread { tid: seen.tid, name: seen.name, role, napi, cpu_ns: seen.cpu_ns, cpus: seen.cpus }
+    Thread { tid: stats.tid, name: stats.name, role, napi, cpu_ns: stats.cpu_ns, cpus: stats.cpus }
 }
 
 fn process_cpu() -> u64 {

@@ -1,36 +1,36 @@
-//! What an epoll is asked to tell about a socket, and what it tells.
+//! The conditions for which a socket is in an epoll, and the events that a wait reports.
 
 use std::ops::BitOr;
 
 use abey_tcpip::Readiness;
 
-/// A set of conditions and flags, those of `epoll_ctl(2)`. Errors and hang-ups are always told.
+/// A set of conditions and flags, those of `epoll_ctl(2)`. Errors and hang-ups are always reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Interest(u8);
 
 impl Interest {
-    /// Nothing but errors and hang-ups.
+    /// Only errors and hang-ups.
     pub const NONE: Self = Self(0);
     /// Data, the end of the data, or a connection to accept (EPOLLIN).
     pub const IN: Self = Self(1);
     /// Room to write, or a connection that is established (EPOLLOUT).
     pub const OUT: Self = Self(2);
-    /// The peer will send no more (EPOLLRDHUP).
+    /// The peer has shut down its sending direction (EPOLLRDHUP).
     pub const RDHUP: Self = Self(4);
-    /// Edge-triggered (EPOLLET): tell what happens, not what is.
+    /// Edge-triggered (EPOLLET): reports changes of the conditions.
     pub const EDGE: Self = Self(8);
-    /// One-shot (EPOLLONESHOT): tell once, then be silent until modified.
+    /// One-shot (EPOLLONESHOT): reports one event, then none until the entry is modified.
     pub const ONESHOT: Self = Self(16);
-    /// Of the epolls that sleep in a wait for this socket, wake one (EPOLLEXCLUSIVE).
+    /// Of the epolls with a thread that sleeps in a wait for this socket, wakes one (EPOLLEXCLUSIVE).
     pub const EXCLUSIVE: Self = Self(32);
 
-    /// Whether everything in `other` is in this set.
+    /// Returns whether this set contains everything in `other`.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The conditions, as the stack knows them.
+    /// Returns the conditions as the stack's type.
     pub(crate) fn conditions(self) -> Readiness {
         Readiness::READABLE.when(self.contains(Self::IN))
             | Readiness::WRITABLE.when(self.contains(Self::OUT))
@@ -48,12 +48,12 @@ impl BitOr for Interest {
     }
 }
 
-/// What a wait tells of one socket.
+/// An event of one socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The number the socket was added under.
+    /// The token under which the socket was added.
     pub token: u64,
-    /// What it is ready for, of what was asked, and errors and hang-ups.
+    /// Which of the requested conditions hold, and errors and hang-ups.
     pub readiness: Readiness,
 }
 

@@ -1,9 +1,8 @@
-//! Epoll: the sockets of one runtime, whichever shards they live on, and waiting for events of any of them.
+//! Epoll: an interest list of sockets of one runtime, on any of its shards, and waiting for their events.
 
-mod bell;
 mod interest;
-mod queue;
-mod view;
+mod ready_fd;
+mod ready_queue;
 mod wait;
 
 use std::os::fd::OwnedFd;
@@ -13,137 +12,162 @@ use std::time::Duration;
 use abey_delivery::EpollBusyPoll;
 
 pub use interest::{Event, Interest};
-pub(crate) use queue::{EntryKey, Place, Queue};
-pub(crate) use view::QueueView;
-pub(crate) use wait::Scratch;
+pub(crate) use ready_queue::{EpollView, ReadyQueue};
 
 use crate::error::EpollError;
-use crate::runtime::Shared;
-use crate::shard::Watch;
-use crate::socket::{Parts, Source};
+use crate::host::Host;
+use crate::kernel_wait::{KernelWait, WaitOutcome};
+use crate::shard::{InterestKey, Notify, Observer, ShardSocket, SocketKey};
+use crate::source::{Source, SourceInfo};
 
 /// An epoll context, with the semantics of `epoll(7)`.
 ///
-/// Level- and edge-triggered, one-shot, exclusive. Any number of threads may wait at the same time. Closing a socket takes
-/// it out.
+/// Level- and edge-triggered, one-shot and exclusive entries are supported. Any number of threads may wait at the same time.
+/// Closing a socket removes it.
 #[derive(Debug)]
 pub struct Epoll {
-    queue: Arc<Queue>,
-    runtime: Arc<Shared>,
+    queue: Arc<ReadyQueue>,
+    host: Arc<Host>,
 }
 
 impl Epoll {
-    pub(crate) fn new(runtime: &Arc<Shared>) -> Self {
-        Self { queue: runtime.new_queue(), runtime: runtime.clone() }
+    pub(crate) fn new(queue: Arc<ReadyQueue>, host: Arc<Host>) -> Self {
+        Self { queue, host }
     }
 
-    /// Adds a socket, whose events are told under `token`.
+    /// Adds a socket, whose events are reported under `token`.
     ///
     /// # Errors
-    /// If it is in already, is of another runtime, or is to be both exclusive and one-shot.
+    /// The socket is in this epoll, belongs to another runtime, or would be both exclusive and one-shot.
     pub fn add(&self, socket: &(impl Source + ?Sized), token: u64, interest: Interest) -> Result<(), EpollError> {
         self.add_as(socket, 0, token, interest)
     }
 
-    /// As [`Self::add`], for a socket that has several names (descriptors, after `dup`) and may be in once under each.
+    /// Adds a socket under an alias, as [`Self::add`] does under alias 0.
+    ///
+    /// A socket with several descriptors (after `dup`) may be in the epoll once for each alias.
     ///
     /// # Errors
-    /// As [`Self::add`]; it is in already under this name.
+    /// Those of [`Self::add`]; the socket is in this epoll under this alias.
     pub fn add_as(
         &self,
         socket: &(impl Source + ?Sized),
-        name: u32,
+        alias: u32,
         token: u64,
         interest: Interest,
     ) -> Result<(), EpollError> {
-        let listens = socket.parts().listens;
-        let parts = self.parts(socket)?;
+        let is_listener = socket.info().is_listener;
+        let sockets = self.keys(socket)?;
         let exclusive = interest.contains(Interest::EXCLUSIVE);
         if exclusive && interest.contains(Interest::ONESHOT) {
             return Err(EpollError::Exclusive);
         }
         let key = {
             let mut inner = self.queue.inner();
-            if inner.by_place.contains_key(&(parts[0], name)) {
+            if inner.by_socket.contains_key(&(sockets[0], alias)) {
                 return Err(EpollError::AlreadyAdded);
             }
-            for place in parts.iter().filter(|_| !listens) {
-                inner.context.handle_add(self.queue.shards[place.shard as usize].id);
+            for socket in sockets.iter().filter(|_| !is_listener) {
+                inner.context.handle_add(self.queue.shard_of(*socket).id);
             }
-            inner.insert(name, token, interest, parts.clone(), listens)
+            inner.insert(alias, token, interest, sockets.clone(), is_listener)
         };
-        for place in parts {
-            let watch = Watch::Epoll { queue: self.queue.clone(), key, exclusive };
-            self.queue.shards[place.shard as usize].with(|core| {
-                if let Some(watches) = core.watches(place.socket) {
-                    watches.add(watch);
-                }
-            });
-            self.look(place, key, interest);
+        for socket in sockets {
+            let observer = Observer::Epoll { epoll: self.queue.clone(), key, exclusive };
+            self.queue.shard_of(socket).with(|core| core.sockets.observe(socket.socket, observer));
+            self.notify_present(socket, key, interest);
         }
         Ok(())
     }
 
-    /// Changes what is told of a socket, and under which token. Rearms a one-shot.
+    /// Changes the interest and the token of a socket. Re-arms a one-shot entry.
     ///
     /// # Errors
-    /// If it is not in, or is or is to be exclusive.
+    /// The socket is not in this epoll, or its old or new interest is exclusive.
     pub fn modify(&self, socket: &(impl Source + ?Sized), token: u64, interest: Interest) -> Result<(), EpollError> {
         self.modify_as(socket, 0, token, interest)
     }
 
-    /// As [`Self::modify`], for what was added by [`Self::add_as`].
+    /// Changes an entry that was added by [`Self::add_as`].
     ///
     /// # Errors
-    /// As [`Self::modify`].
+    /// Those of [`Self::modify`].
     pub fn modify_as(
         &self,
         socket: &(impl Source + ?Sized),
-        name: u32,
+        alias: u32,
         token: u64,
         interest: Interest,
     ) -> Result<(), EpollError> {
-        let parts = self.parts(socket)?;
+        let sockets = self.keys(socket)?;
         let key = {
             let mut inner = self.queue.inner();
-            let key = *inner.by_place.get(&(parts[0], name)).ok_or(EpollError::NotAdded)?;
-            let was = inner.entries.get(key).map_or(Interest::NONE, |entry| entry.interest);
-            if was.contains(Interest::EXCLUSIVE) || interest.contains(Interest::EXCLUSIVE) {
+            let key = *inner.by_socket.get(&(sockets[0], alias)).ok_or(EpollError::NotAdded)?;
+            let before = inner.entries.get(key).map_or(Interest::NONE, |entry| entry.interest);
+            if before.contains(Interest::EXCLUSIVE) || interest.contains(Interest::EXCLUSIVE) {
                 return Err(EpollError::Exclusive);
             }
-            inner.set(key, token, interest);
+            inner.modify(key, token, interest);
             key
         };
-        for place in parts {
-            self.look(place, key, interest);
+        for socket in sockets {
+            self.notify_present(socket, key, interest);
         }
         Ok(())
     }
 
-    /// Takes a socket out.
+    /// Removes a socket.
     ///
     /// # Errors
-    /// If it is not in.
+    /// The socket is not in this epoll.
     pub fn remove(&self, socket: &(impl Source + ?Sized)) -> Result<(), EpollError> {
         self.remove_as(socket, 0)
     }
 
-    /// As [`Self::remove`], for what was added by [`Self::add_as`].
+    /// Removes an entry that was added by [`Self::add_as`].
     ///
     /// # Errors
-    /// As [`Self::remove`].
-    pub fn remove_as(&self, socket: &(impl Source + ?Sized), name: u32) -> Result<(), EpollError> {
-        let parts = self.parts(socket)?;
-        let key = *self.queue.inner().by_place.get(&(parts[0], name)).ok_or(EpollError::NotAdded)?;
-        for place in parts {
-            self.unwatch(place, key);
-        }
-        let resume = self.queue.remove(key);
-        self.queue.resume(resume);
+    /// Those of [`Self::remove`].
+    pub fn remove_as(&self, socket: &(impl Source + ?Sized), alias: u32) -> Result<(), EpollError> {
+        let sockets = self.keys(socket)?;
+        let key = *self.queue.inner().by_socket.get(&(sockets[0], alias)).ok_or(EpollError::NotAdded)?;
+        self.stop_observing(sockets.into_iter().map(|socket| (socket, key)));
+        self.queue.remove(key);
         Ok(())
     }
 
-    /// Sets the busy-poll parameters of this epoll alone (`EPIOCSPARAMS`); `None` never busy polls.
+    /// Waits until sockets have events, for at most `timeout`, and fills `events` with up to `max` of them. Returns their
+    /// number.
+    ///
+    /// Without a timeout it waits for ever. With a timeout of zero it polls the queues once and does not wait. It clears
+    /// `events` first.
+    ///
+    /// # Errors
+    /// `max` is 0, the runtime was dropped, or the process has no file descriptor left.
+    pub fn wait(&self, events: &mut Vec<Event>, max: usize, timeout: Option<Duration>) -> Result<usize, EpollError> {
+        // A signal does not end a wait without a `KernelWait`.
+        wait::run(&self.queue, &self.host, (events, max), timeout, None).map(|_| events.len())
+    }
+
+    /// Waits as [`Self::wait`] does, and also for the descriptors and signals of `kernel`.
+    ///
+    /// The wait checks `kernel` when it sleeps, and after each round of a wait that the mode divides into rounds
+    /// (`fullbusy`: 1 ms). It does not check `kernel` if there are events, or if the timeout is zero; so a busy program
+    /// must check its own descriptors now and then.
+    ///
+    /// # Errors
+    /// Those of [`Self::wait`].
+    pub fn wait_with(
+        &self,
+        events: &mut Vec<Event>,
+        max: usize,
+        timeout: Option<Duration>,
+        kernel: &dyn KernelWait,
+    ) -> Result<WaitOutcome, EpollError> {
+        wait::run(&self.queue, &self.host, (events, max), timeout, Some(kernel))
+    }
+
+    /// Sets the busy-poll parameters of this epoll (`EPIOCSPARAMS`); `None` disables busy polling.
     ///
     /// # Errors
     /// Parameters out of range.
@@ -153,96 +177,96 @@ impl Epoll {
         Ok(())
     }
 
-    /// The busy-poll parameters.
+    /// Returns the busy-poll parameters.
     pub fn busy_poll(&self) -> Option<EpollBusyPoll> {
         self.queue.inner().context.busy_poll()
     }
 
-    /// Whether a wait would find something at once, without a poll of the queues; nothing is taken.
+    /// Returns whether a wait would report events at once. Polls no queue and takes no events.
     pub fn is_ready(&self) -> bool {
         self.queue.is_ready()
     }
 
-    /// Gives it an eventfd that is readable while there may be events, for whoever waits by the kernel's means alone (an
-    /// epoll or a `poll` that this epoll's descriptor is in); `None` takes it away. Each event then costs a system call.
-    pub fn set_bell(&self, bell: Option<OwnedFd>) {
-        self.queue.set_bell(bell);
+    /// Sets an eventfd that becomes readable when there may be events; `None` removes it.
+    ///
+    /// It serves programs that wait by the kernel's means alone, such as an epoll or a `poll` that contains this epoll's
+    /// descriptor. Each event then costs a system call.
+    pub fn set_ready_fd(&self, event: Option<OwnedFd>) {
+        self.queue.set_ready_fd(event);
     }
 
-    /// Makes the bell say what is so: it goes on ringing after the last event was taken until somebody looks.
-    pub fn settle_bell(&self) {
-        self.queue.settle_bell();
+    /// Makes the eventfd of [`Self::set_ready_fd`] readable exactly if there are events. Until this is called, it stays
+    /// readable after the last event was taken.
+    pub fn sync_ready_fd(&self) {
+        self.queue.sync_ready_fd();
     }
 
-    /// Something to end waits with.
+    /// Returns a handle that ends waits early.
     pub fn waker(&self) -> Waker {
         Waker(self.queue.clone())
     }
 
-    /// How long its waits were in busy polls that found nothing: what of a busy thread's time was not work.
+    /// Returns the time that waits spent in busy polls that found nothing.
     pub fn time_spun(&self) -> Duration {
         self.queue.time_spun().into()
     }
 
-    /// How many sockets are in.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.queue.inner().entries.len()
     }
 
-    /// Whether no socket is in.
+    /// Returns whether there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    fn parts(&self, socket: &(impl Source + ?Sized)) -> Result<Vec<Place>, EpollError> {
-        let Parts { runtime, parts, .. } = socket.parts();
-        if !Arc::ptr_eq(runtime, &self.runtime) {
+    fn keys(&self, socket: &(impl Source + ?Sized)) -> Result<Vec<SocketKey>, EpollError> {
+        let SourceInfo { host, sockets, .. } = socket.info();
+        if !Arc::ptr_eq(host, &self.host) {
             return Err(EpollError::OtherRuntime);
         }
-        Ok(parts.iter().map(|part| Place { shard: part.shard.index.0, socket: part.socket }).collect())
+        Ok(sockets.iter().map(ShardSocket::key).collect())
     }
 
-    /// What is already so is told as if it had just happened.
-    fn look(&self, place: Place, key: EntryKey, interest: Interest) {
-        let readiness = self.queue.shards[place.shard as usize]
-            .with(|core| core.readiness(place.socket, interest.contains(Interest::OUT)));
-        self.queue.post(key, readiness);
+    /// Notifies the queue of the conditions that hold already.
+    fn notify_present(&self, socket: SocketKey, key: InterestKey, interest: Interest) {
+        let wants_room = interest.contains(Interest::OUT);
+        let readiness = self.queue.shard_of(socket).with(|core| core.readiness(socket.socket, wants_room));
+        self.queue.notify(key, readiness);
     }
 
-    fn unwatch(&self, place: Place, key: EntryKey) {
-        self.queue.shards[place.shard as usize].with(|core| {
-            if let Some(watches) = core.watches(place.socket) {
-                watches.remove_epoll(&self.queue, key);
-            }
-        });
-    }
-}
-
-/// Ends waits on an [`Epoll`] early, from any thread.
-#[derive(Clone, Debug)]
-pub struct Waker(Arc<Queue>);
-
-impl Waker {
-    /// Ends the wait that goes on, or else the next one: it returns without events if it finds none. Of several threads
-    /// that wait one returns.
-    pub fn wake(&self) {
-        self.0.interrupt();
+    fn stop_observing(&self, entries: impl Iterator<Item = (SocketKey, InterestKey)>) {
+        let epoll: Arc<dyn Notify> = self.queue.clone();
+        for (socket, key) in entries {
+            self.queue.shard_of(socket).with(|core| core.sockets.remove_entry(socket.socket, &epoll, key));
+        }
     }
 }
 
 impl Drop for Epoll {
     fn drop(&mut self) {
-        let (places, resume) = {
+        let (entries, resume) = {
             let mut inner = self.queue.inner();
             let entries = std::mem::take(&mut inner.entries);
-            inner.by_place.clear();
-            let places: Vec<_> =
-                entries.iter().flat_map(|(key, entry)| entry.parts.iter().map(move |place| (*place, key))).collect();
-            (places, inner.context.close())
+            inner.by_socket.clear();
+            (entries, inner.context.close())
         };
-        for (place, key) in places {
-            self.unwatch(place, key);
-        }
+        self.stop_observing(
+            entries.iter().flat_map(|(key, entry)| entry.sockets.iter().map(move |socket| (*socket, key))),
+        );
         self.queue.resume(resume);
+    }
+}
+
+/// A handle that ends waits on an [`Epoll`] early, from any thread.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<ReadyQueue>);
+
+impl Waker {
+    /// Ends a wait, or else the next one. If that wait finds no events, it returns none. Of several waiting threads one
+    /// returns.
+    pub fn wake(&self) {
+        self.0.wake_one();
     }
 }

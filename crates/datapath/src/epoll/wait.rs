@@ -1,4 +1,4 @@
-//! A wait: the delivery core's machine ([`EpollWait`]) with the steps carried out.
+//! A wait on an epoll: takes the steps of the delivery core's [`EpollWait`].
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,163 +6,158 @@ use std::time::Duration;
 
 use abey_delivery::{EpollWait, Nanos, WaitStep};
 
+use super::ReadyQueue;
 use super::interest::Event;
-use super::queue::Candidate;
-use super::{Epoll, Queue};
-use crate::clock::{Clock, ReadOnce};
+use super::ready_queue::Candidate;
+use crate::app_thread::AppThread;
+use crate::clock::CachedClock;
 use crate::error::{EpollError, SystemError};
-use crate::local::Local;
-use crate::outside::{Ended, Outside};
+use crate::host::Host;
+use crate::kernel_wait::{KernelWait, WaitOutcome};
 use crate::shard::Shard;
-use crate::wait;
+use crate::wait::{self, Sleeper};
 
-/// An empty poll that took longer did not: its thread was preempted.
-const LONGEST_POLL: Nanos = Nanos::from_micros(10);
+/// The longest that an empty poll takes. If it seems to take longer, its thread was preempted.
+const MAX_POLL_TIME: Nanos = Nanos::from_micros(10);
 
-/// What a thread's waits work with, kept from one to the next so that a wait does not allocate.
+/// The buffers of a wait. Each thread keeps them for its next wait, so that a wait does not allocate.
 #[derive(Debug)]
-pub(crate) struct Scratch {
+struct Scratch {
     wait: EpollWait,
     candidates: Vec<Candidate>,
-    /// Shards that the wait has become the driver of, or may have; most have one.
-    touched: Vec<u32>,
+    /// The indices of the shards to which the thread may be attached.
+    attached: Vec<u32>,
 }
 
-impl Epoll {
-    /// Waits until sockets have events, at most `timeout` (`None`: for ever; zero: looks once, which includes one poll of
-    /// the queues), and puts up to `max` of them into `events`, which is emptied first. How many they are.
-    ///
-    /// # Errors
-    /// `max` is 0, the runtime is gone, or there is no descriptor left to sleep on.
-    pub fn wait(&self, events: &mut Vec<Event>, max: usize, timeout: Option<Duration>) -> Result<usize, EpollError> {
-        // A signal ends no wait of ours.
-        self.run(events, max, timeout, None).map(|_| events.len())
+thread_local! {
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+impl Scratch {
+    /// Returns the calling thread's buffers, which are new if the thread has none or is being destroyed.
+    fn take(thread: &AppThread) -> Box<Self> {
+        let scratch = SCRATCH.try_with(Cell::take).ok().flatten();
+        scratch.unwrap_or_else(|| {
+            let wait = EpollWait::new(thread.poller());
+            Box::new(Self { wait, candidates: Vec::new(), attached: Vec::new() })
+        })
     }
 
-    /// As [`Self::wait`], for a program that waits for something else too: `outside` is what the wait sleeps in, and ends it.
-    ///
-    /// It is looked at by sleeping in it, and after each round of a wait that a mode cuts into rounds (`fullbusy`: 1 ms);
-    /// not when there are events, nor in a wait of no time. So whoever is busy has to look at it now and then.
-    ///
-    /// # Errors
-    /// As [`Self::wait`].
-    pub fn wait_with(
-        &self,
-        events: &mut Vec<Event>,
-        max: usize,
-        timeout: Option<Duration>,
-        outside: &dyn Outside,
-    ) -> Result<Ended, EpollError> {
-        self.run(events, max, timeout, Some(outside))
+    /// Keeps the buffers for the calling thread's next wait.
+    fn keep(self: Box<Self>) {
+        // The locals of a thread that is being destroyed are inaccessible, and the buffers are dropped.
+        let _ = SCRATCH.try_with(|scratch| scratch.set(Some(self)));
     }
+}
 
-    fn run(
-        &self,
-        events: &mut Vec<Event>,
-        max: usize,
-        timeout: Option<Duration>,
-        outside: Option<&dyn Outside>,
-    ) -> Result<Ended, EpollError> {
-        if max == 0 {
-            return Err(EpollError::NoRoom);
+/// Waits for events: see [`super::Epoll::wait_with`]. `events` are the buffer and the most events.
+pub(super) fn run(
+    queue: &Arc<ReadyQueue>,
+    host: &Host,
+    (events, max): (&mut Vec<Event>, usize),
+    timeout: Option<Duration>,
+    kernel: Option<&dyn KernelWait>,
+) -> Result<WaitOutcome, EpollError> {
+    if max == 0 {
+        return Err(EpollError::NoRoom);
+    }
+    events.clear();
+    let thread = AppThread::current().map_err(SystemError::Sleep)?;
+    let mut scratch = Scratch::take(&thread);
+    let clock = host.clock();
+    let is_zero = timeout.is_some_and(|timeout| timeout.is_zero());
+    let deadline = timeout.map(|timeout| clock.after(timeout));
+    let mut is_first = true;
+    let result = loop {
+        if host.is_shut_down() {
+            break Err(EpollError::RuntimeDropped);
         }
-        events.clear();
-        let local = Local::get().map_err(SystemError::Sleep)?;
-        let mut scratch = local.wait.take().unwrap_or_else(|| Scratch {
-            wait: EpollWait::new(local.poller()),
-            candidates: Vec::new(),
-            touched: Vec::new(),
-        });
-        let clock = self.runtime.clock;
-        let deadline = timeout.map(|timeout| clock.after(timeout));
-        let mut is_first = true;
-        let result = loop {
-            if self.runtime.is_over() {
-                break Err(EpollError::RuntimeGone);
-            }
-            // A mode may bound how long one wait blocks (`fullbusy`); to the caller it is still one.
-            let now = clock.now();
-            let bound = self.runtime.max_wait().map(|span| now + span);
-            let zero = timeout.is_some_and(|timeout| timeout.is_zero());
-            scratch.wait.begin(
-                if zero { Nanos::ZERO } else { now },
-                if zero { Some(Nanos::ZERO) } else { deadline.into_iter().chain(bound).min() },
-            );
-            let time = ReadOnce::new(clock, Some(now));
-            let end = deadline.filter(|_| !zero);
-            let round =
-                Round { queue: &self.queue, local: &local, max, clock, time, end, outside, ended: Cell::new(None) };
-            let is_over = || self.runtime.is_over() || self.queue.is_interrupted() || round.ended.get().is_some();
-            if round.go(&mut scratch, events, is_over) {
-                break Ok(Ended::Events);
-            }
-            if self.queue.take_interrupt() {
-                break Ok(Ended::TimedOut);
-            }
-            if let Some(ended) = round.ended.get() {
-                break Ok(ended);
-            }
-            if deadline.is_some_and(|deadline| clock.now() >= deadline) {
-                break Ok(Ended::TimedOut);
-            }
-            if let Some(outside) = outside
-                && let Some(ended) = self.look_outside(outside, is_first)
-            {
-                break Ok(ended);
-            }
-            is_first = false;
+        // A mode may limit how long one wait blocks (`fullbusy`). For the caller the rounds are one wait.
+        let now = clock.now();
+        let round_end = host.max_wait().map(|span| now + span);
+        scratch.wait.begin(
+            if is_zero { Nanos::ZERO } else { now },
+            if is_zero { Some(Nanos::ZERO) } else { deadline.into_iter().chain(round_end).min() },
+        );
+        let round = Round {
+            queue,
+            host,
+            sleeper: Sleeper { thread: &thread, clock, kernel },
+            max,
+            time: CachedClock::new(clock, Some(now)),
+            end: deadline.filter(|_| !is_zero),
+            outcome: Cell::new(None),
         };
-        local.wait.replace(Some(scratch));
-        result
-    }
-
-    /// Looks outside after a round, and has signals held in the rounds to come; one that came in the first does not end the
-    /// wait, as one that comes just before any wait. Counted as a call of the first shard's.
-    fn look_outside(&self, outside: &dyn Outside, is_first: bool) -> Option<Ended> {
-        if let Some(shard) = self.runtime.shards.first() {
-            shard.bill(1);
+        if round.run(&mut scratch, events) {
+            break Ok(WaitOutcome::Events);
         }
-        let ended = wait::look(outside);
-        // In a mode without rounds the wait sleeps, and a signal ends the sleep.
-        if ended.is_none() && is_first && self.runtime.max_wait().is_some() {
-            outside.hold_signals();
+        if queue.take_wakeup() {
+            break Ok(WaitOutcome::TimedOut);
         }
-        ended
-    }
+        if let Some(outcome) = round.outcome.get() {
+            break Ok(outcome);
+        }
+        if deadline.is_some_and(|deadline| clock.now() >= deadline) {
+            break Ok(WaitOutcome::TimedOut);
+        }
+        if let Some(kernel) = kernel
+            && let Some(outcome) = poll_kernel(host, kernel, is_first)
+        {
+            break Ok(outcome);
+        }
+        is_first = false;
+    };
+    scratch.keep();
+    result
 }
 
+/// Checks the kernel's descriptors after a round, and blocks signals for the rounds that follow. The system call is charged
+/// to the first shard.
+///
+/// A signal during the first round does not end the wait; neither does one just before a wait.
+fn poll_kernel(host: &Host, kernel: &dyn KernelWait, is_first: bool) -> Option<WaitOutcome> {
+    if let Some(shard) = host.shards().first() {
+        shard.charge(1);
+    }
+    let outcome = wait::poll_kernel(kernel);
+    // In a mode without rounds the wait sleeps, and a signal ends the sleep.
+    if outcome.is_none() && is_first && host.max_wait().is_some() {
+        kernel.block_signals();
+    }
+    outcome
+}
+
+/// One round of a wait.
 struct Round<'a> {
-    queue: &'a Arc<Queue>,
-    local: &'a Local,
+    queue: &'a Arc<ReadyQueue>,
+    host: &'a Host,
+    sleeper: Sleeper<'a>,
     max: usize,
-    clock: Clock,
-    time: ReadOnce,
-    /// When the wait is over, busy polling or not: the kernel's busy poll goes on to its own end, which may be a
+    time: CachedClock,
+    /// When the wait ends, even if it busy polls. The kernel's busy poll continues to its own end, which may be a
     /// millisecond later.
     end: Option<Nanos>,
-    /// What it sleeps in.
-    outside: Option<&'a dyn Outside>,
-    /// What it ended by, if not by something of ours.
-    ended: Cell<Option<Ended>>,
+    /// The reason for which a sleep ended the wait.
+    outcome: Cell<Option<WaitOutcome>>,
 }
 
 impl Round<'_> {
-    /// Takes the steps of one wait, up to its end. Whether there are events.
-    fn go(&self, scratch: &mut Scratch, events: &mut Vec<Event>, is_over: impl Fn() -> bool) -> bool {
-        let Scratch { wait, candidates, touched } = scratch;
+    /// Takes the steps of the round. Returns whether there are events.
+    fn run(&self, scratch: &mut Scratch, events: &mut Vec<Event>) -> bool {
+        let Scratch { wait, candidates, attached } = scratch;
         let (mut polls, mut empty_since, mut spun) = (0, None, Nanos::ZERO);
-        let delivered = loop {
+        let has_events = loop {
             let step = {
                 let mut inner = self.queue.inner();
                 if events.is_empty() && inner.has_candidates() {
                     drop(inner);
-                    self.queue.harvest(candidates, events, self.max);
+                    self.queue.collect_events(candidates, events, self.max);
                     inner = self.queue.inner();
                 }
                 let now = self.time.now();
-                spun =
-                    spun + empty_since.take().map_or(Nanos::ZERO, |since| now.saturating_sub(since).min(LONGEST_POLL));
-                // Only after every queue was polled: a short wait must not pass over the last ones.
+                let empty = empty_since.take().map_or(Nanos::ZERO, |since| now.saturating_sub(since));
+                spun = spun + empty.min(MAX_POLL_TIME);
+                // Only after every queue was polled, so that a short wait does not omit the last of them.
                 if polls >= self.queue.shards.len() && events.is_empty() && self.end.is_some_and(|end| now >= end) {
                     wait.handle_signal(now);
                 }
@@ -172,26 +167,22 @@ impl Round<'_> {
                 WaitStep::Deliver => break true,
                 WaitStep::TimedOut => break false,
                 WaitStep::Sleep { until } => {
-                    debug_assert!(events.is_empty(), "an edge is told once, so nobody would wake the thread for it");
-                    self.touch_members(touched);
-                    // What the softirq does on this thread is not the wait's business: as in the kernel it sleeps on, until
-                    // there are events.
-                    while !self.sleep(until) && until.is_none_or(|until| self.time.now() < until) && !is_over() {
-                        self.queue.harvest(candidates, events, self.max);
-                        if !events.is_empty() {
-                            break;
-                        }
-                    }
-                    if is_over() {
+                    debug_assert!(
+                        events.is_empty(),
+                        "an edge is reported once, so nothing would wake the thread for it"
+                    );
+                    self.members().iter().for_each(|shard| attach(attached, shard));
+                    self.sleep(until, candidates, events);
+                    if self.is_over() {
                         wait.handle_signal(self.time.now());
                     }
                 }
                 WaitStep::Poll { napi, .. } | WaitStep::EndPoll { napi } => {
                     let Some(shard) = self.queue.shard(napi) else { continue };
-                    self.touch(touched, shard);
+                    attach(attached, shard);
                     let begin = self.time.now();
-                    let work = wait::busy_step(shard, self.local.thread, step);
-                    self.time.forget();
+                    let work = wait::busy_step(shard, self.sleeper.thread, step);
+                    self.time.invalidate();
                     if matches!(step, WaitStep::Poll { .. }) {
                         wait.handle_polled(work);
                         polls += 1;
@@ -200,8 +191,8 @@ impl Round<'_> {
                 }
                 WaitStep::Suspend { napi } => {
                     let Some(shard) = self.queue.shard(napi) else { continue };
-                    shard.suspend_and_leave(self.local.thread);
-                    touched.retain(|touched| *touched != shard.index.0);
+                    shard.suspend_and_detach(self.sleeper.thread.number);
+                    attached.retain(|index| *index != shard.index.0);
                 }
                 WaitStep::Resume { napi } => {
                     let Some(shard) = self.queue.shard(napi) else { continue };
@@ -209,40 +200,52 @@ impl Round<'_> {
                 }
             }
         };
-        self.queue.spun(spun);
-        for shard in touched.drain(..) {
-            self.queue.shards[shard as usize].leave(self.local.thread);
+        self.queue.add_time_spun(spun);
+        for index in attached.drain(..) {
+            self.queue.shards[index as usize].detach(self.sleeper.thread.number);
         }
-        delivered
+        has_events
     }
 
-    fn touch(&self, touched: &mut Vec<u32>, shard: &Shard) {
-        if !touched.contains(&shard.index.0) {
-            touched.push(shard.index.0);
-        }
+    /// Returns whether the wait must end without events.
+    fn is_over(&self) -> bool {
+        self.host.is_shut_down() || self.queue.has_wakeup() || self.outcome.get().is_some()
     }
 
     fn members(&self) -> Vec<&Shard> {
         self.queue.inner().context.members().filter_map(|id| self.queue.shard(id)).map(|shard| &**shard).collect()
     }
 
-    fn touch_members(&self, touched: &mut Vec<u32>) {
-        for shard in self.members() {
-            self.touch(touched, shard);
+    /// Sleeps until there are events, the thread is woken, or `until`.
+    ///
+    /// A sleep in which the thread ran the softirq does not end the wait: as in the kernel, the thread sleeps again unless
+    /// there are events.
+    fn sleep(&self, until: Option<Nanos>, candidates: &mut Vec<Candidate>, events: &mut Vec<Event>) {
+        while !self.sleep_once(until) && until.is_none_or(|until| self.time.now() < until) && !self.is_over() {
+            self.queue.collect_events(candidates, events, self.max);
+            if !events.is_empty() {
+                break;
+            }
         }
     }
 
-    /// Whether the thread was woken, or there are events.
-    fn sleep(&self, until: Option<Nanos>) -> bool {
-        let sleeper = &self.local.sleeper;
+    /// Sleeps once. Returns whether the thread was woken, or there may be events.
+    fn sleep_once(&self, until: Option<Nanos>) -> bool {
+        let parker = &self.sleeper.thread.parker;
         let members = self.members().into_iter();
-        let slept =
-            wait::sleep(self.local, self.clock, members, until, self.outside, || self.queue.begin_sleep(sleeper));
-        self.queue.end_sleep(sleeper);
-        self.time.forget();
-        if self.outside.is_some() {
-            self.ended.set(slept.ended());
+        let slept = self.sleeper.sleep(members, until, || self.queue.begin_sleep(parker));
+        self.queue.end_sleep(parker);
+        self.time.invalidate();
+        if self.sleeper.kernel.is_some() {
+            self.outcome.set(slept.outcome());
         }
         slept.woken
+    }
+}
+
+/// Records that the thread may be attached to a shard.
+fn attach(attached: &mut Vec<u32>, shard: &Shard) {
+    if !attached.contains(&shard.index.0) {
+        attached.push(shard.index.0);
     }
 }

@@ -1,7 +1,7 @@
 //! The kernel's neighbour table, by netlink (`rtnetlink(7)`).
 //!
-//! The kernel resolves whom its own packets go to. Ours do not pass through it, so it is told that an entry is used
-//! (`NTF_USE`): that makes it ask for a neighbour it does not know, and probe one it has not heard of for a while.
+//! The kernel resolves the neighbours of its own packets. The runtime's packets do not pass through it, so the runtime marks
+//! an entry as used (`NTF_USE`). That makes the kernel resolve an unknown neighbour, and probe a stale one.
 
 use std::io;
 use std::net::IpAddr;
@@ -18,48 +18,49 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, setsockopt, socket, sockopt,
 };
 
-use super::interface::libc_family;
+use super::interface::address_family;
 
-pub(super) type Station = [u8; 6];
+/// An Ethernet address.
+pub(super) type MacAddr = [u8; 6];
 
-/// What the kernel says of a neighbour.
+/// A change of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
-    /// It is there.
-    Station(Station),
-    /// It does not answer.
+pub(super) enum NeighborUpdate {
+    /// The neighbour has this Ethernet address.
+    Resolved(MacAddr),
+    /// The neighbour does not answer.
     Failed,
-    /// Nothing is known any more.
-    Forgotten,
+    /// The kernel has removed the entry.
+    Removed,
 }
 
-/// Asks the kernel about the neighbours of one interface.
+/// A connection to the kernel's neighbour table, for one interface.
 pub struct Neighbors {
     netlink: NetlinkSocket,
     index: u32,
 }
 
-/// The neighbours of one interface, and what becomes of them.
-pub(super) struct Table {
-    questions: Neighbors,
-    /// Subscribed to changes.
+/// The neighbours of one interface, and a subscription to their changes.
+pub(super) struct NeighborTable {
+    neighbors: Neighbors,
+    /// A netlink socket that receives changes.
     changes: OwnedFd,
-    /// Who tells the kernel that an entry is used, where this process may not.
+    /// Marks entries as used for a process that may not.
     broker: Option<Arc<dyn Broker>>,
     buffer: Box<[u8]>,
 }
 
-/// Whether the kernel itself would send to an entry in this state (`NUD_VALID`).
+/// Returns whether the kernel itself would send to an entry in this state (`NUD_VALID`).
 fn is_valid(state: u16) -> bool {
     use NudState::{Delay, Noarp, Permanent, Probe, Reachable, Stale};
     [Delay, Noarp, Permanent, Probe, Reachable, Stale].into_iter().any(|valid| state & valid as u16 != 0)
 }
 
-/// What an entry says.
-fn read(header: &Ndmsg, station: &[u8]) -> Option<News> {
-    match Station::try_from(station) {
-        Ok(station) if is_valid(header.ndm_state) => Some(News::Station(station)),
-        _ => (header.ndm_state & NudState::Failed as u16 != 0).then_some(News::Failed),
+/// Returns the state of an entry; `None` while the kernel resolves it.
+fn read(header: &Ndmsg, mac: &[u8]) -> Option<NeighborUpdate> {
+    match MacAddr::try_from(mac) {
+        Ok(mac) if is_valid(header.ndm_state) => Some(NeighborUpdate::Resolved(mac)),
+        _ => (header.ndm_state & NudState::Failed as u16 != 0).then_some(NeighborUpdate::Failed),
     }
 }
 
@@ -70,13 +71,13 @@ impl std::fmt::Debug for Neighbors {
 }
 
 impl Neighbors {
-    /// Those of the interface with this number in the network namespace of the calling thread.
+    /// Opens the table of the interface with this index, in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Those of netlink.
     pub fn open(index: u32) -> io::Result<Self> {
         let mut this = Self { netlink: NetlinkSocket::new(), index };
-        // The socket for questions is opened by the first one, which so is asked in this namespace.
+        // The first request opens the socket, so it must be made in this namespace.
         let request = rt_neigh::Request::new().op_getneigh_dump(&this.header(IpAddr::from([0; 4]), 0));
         let mut replies = this.netlink.request(&request)?;
         while replies.recv().is_some() {}
@@ -86,79 +87,78 @@ impl Neighbors {
 
     fn header(&self, address: IpAddr, flags: u8) -> Ndmsg {
         Ndmsg {
-            ndm_family: libc_family(address.is_ipv4()),
+            ndm_family: address_family(address.is_ipv4()),
             ndm_ifindex: self.index.cast_signed(),
             ndm_flags: flags,
             ..Ndmsg::default()
         }
     }
 
-    /// Tells the kernel that `address` is used (`NTF_USE`), so that it looks for it or after it. Needs CAP_NET_ADMIN.
+    /// Marks `address` as used (`NTF_USE`), so that the kernel resolves or probes it. Needs CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn say_used(&mut self, address: IpAddr) -> io::Result<()> {
+    /// Those of netlink.
+    pub fn mark_used(&mut self, address: IpAddr) -> io::Result<()> {
         let header = self.header(address, NtfFlags::Use as u8);
         let mut request = rt_neigh::Request::new().set_create().op_newneigh_do(&header);
         request.encode().push_dst(address);
-        self.netlink.request(&request)?.recv_ack().map_err(|error| in_words(&error))
+        self.netlink.request(&request)?.recv_ack().map_err(|error| io_error(&error))
     }
 
-    /// What an entry says, and its state.
-    fn look(&mut self, address: IpAddr) -> io::Result<Option<(Option<News>, u16)>> {
+    /// Returns an entry and its state (`NUD_*`), if there is one.
+    fn get(&mut self, address: IpAddr) -> io::Result<Option<(Option<NeighborUpdate>, u16)>> {
         let header = self.header(address, 0);
         let mut request = rt_neigh::Request::new().op_getneigh_do(&header);
         request.encode().push_dst(address);
         let mut reply = self.netlink.request(&request)?;
         match reply.recv_one() {
             Ok((header, attributes)) => {
-                let news = read(&header, attributes.get_lladdr().unwrap_or_default());
-                Ok(Some((news, header.ndm_state)))
+                let entry = read(&header, attributes.get_lladdr().unwrap_or_default());
+                Ok(Some((entry, header.ndm_state)))
             }
             Err(error) if error.as_io_error().raw_os_error() == Some(libc::ENOENT) => Ok(None),
-            Err(error) => Err(in_words(&error)),
+            Err(error) => Err(io_error(&error)),
         }
     }
 }
 
-impl Table {
-    /// In the network namespace of the calling thread.
+impl NeighborTable {
+    /// Opens the table of the interface with this index, in the network namespace of the calling thread.
     pub(super) fn open(index: u32, broker: Option<Arc<dyn Broker>>) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let changes = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
-        // A burst of changes on a large network is to fit; where it does not, everybody is asked for again.
+        // A burst of changes on a large network should fit. If it does not, all neighbours are requested again.
         let _ = setsockopt(&changes, sockopt::RcvBuf, &(1 << 20));
         bind(changes.as_raw_fd(), &NetlinkAddr::new(0, 1 << (libc::RTNLGRP_NEIGH - 1)))?;
         let buffer = vec![0; 32 << 10].into_boxed_slice();
-        Ok(Self { questions: Neighbors::open(index)?, changes, broker, buffer })
+        Ok(Self { neighbors: Neighbors::open(index)?, changes, broker, buffer })
     }
 
-    /// Says that `address` is used, and looks what is known. `None`: the kernel is asking, and will tell.
-    pub(super) fn ask(&mut self, address: IpAddr) -> io::Result<Option<News>> {
-        // One that the administrator has fixed is only looked at: saying that it is used would make it an ordinary one
-        // (Linux 5.16 and later).
-        if let Some((news, state)) = self.questions.look(address)?
+    /// Marks `address` as used, and returns its entry; `None` while the kernel resolves it, which a change will report.
+    pub(super) fn request(&mut self, address: IpAddr) -> io::Result<Option<NeighborUpdate>> {
+        // A permanent entry is only read: marking it as used would make it a dynamic one (Linux 5.16 and later).
+        if let Some((entry, state)) = self.neighbors.get(address)?
             && state & NudState::Permanent as u16 != 0
         {
-            return Ok(news);
+            return Ok(entry);
         }
         let used = match &self.broker {
             Some(broker) => broker.use_neighbor(address),
-            None => self.questions.say_used(address),
+            None => self.neighbors.mark_used(address),
         };
-        let found = self.questions.look(address)?.and_then(|(news, _)| news);
-        // What is known is good even if it could not be said that it is used.
+        let found = self.neighbors.get(address)?.and_then(|(entry, _)| entry);
+        // A resolved entry is valid even if marking it failed.
         if found.is_none() {
             used?;
         }
         Ok(found)
     }
 
-    /// What has changed since the last look. False: some changes were lost.
-    pub(super) fn changes(&mut self, mut each: impl FnMut(IpAddr, News)) -> bool {
+    /// Calls `each` for every change since the last call. Returns `false` if changes were lost.
+    pub(super) fn changes(&mut self, mut each: impl FnMut(IpAddr, NeighborUpdate)) -> bool {
         loop {
             match recv(self.changes.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
-                Ok(length) => messages(&self.buffer[..length], self.questions.index, &mut each),
+                Ok(length) => parse_changes(&self.buffer[..length], self.neighbors.index, &mut each),
                 Err(Errno::EINTR) => {}
                 Err(Errno::ENOBUFS) => return false,
                 Err(_) => return true,
@@ -167,19 +167,19 @@ impl Table {
     }
 }
 
-impl AsFd for Table {
+impl AsFd for NeighborTable {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.changes.as_fd()
     }
 }
 
-fn in_words(error: &netlink_socket2::ReplyError) -> io::Error {
+fn io_error(error: &netlink_socket2::ReplyError) -> io::Error {
     let number = error.as_io_error().raw_os_error();
     number.map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
 }
 
-/// The changes to neighbours in a netlink datagram (`struct nlmsghdr`: length, type, flags, sequence number, port).
-fn messages(mut datagram: &[u8], index: u32, each: &mut impl FnMut(IpAddr, News)) {
+/// Calls `each` for every change in a netlink datagram (`struct nlmsghdr`: length, type, flags, sequence number, port).
+fn parse_changes(mut datagram: &[u8], index: u32, each: &mut impl FnMut(IpAddr, NeighborUpdate)) {
     const HEADER: usize = 16;
     while let Some(header) = datagram.get(..HEADER) {
         let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
@@ -189,13 +189,13 @@ fn messages(mut datagram: &[u8], index: u32, each: &mut impl FnMut(IpAddr, News)
         if entry.ndm_ifindex == index.cast_signed()
             && let Ok(address) = attributes.get_dst()
         {
-            let news = match kind {
+            let update = match kind {
                 libc::RTM_NEWNEIGH => read(&entry, attributes.get_lladdr().unwrap_or_default()),
-                libc::RTM_DELNEIGH => Some(News::Forgotten),
+                libc::RTM_DELNEIGH => Some(NeighborUpdate::Removed),
                 _ => None,
             };
-            if let Some(news) = news {
-                each(address, news);
+            if let Some(update) = update {
+                each(address, update);
             }
         }
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -206,13 +206,13 @@ fn messages(mut datagram: &[u8], index: u32, each: &mut impl FnMut(IpAddr, News)
 mod tests {
     use super::*;
 
-    /// A message about 10.0.0.9 on interface 7.
-    fn message(kind: u16, state: u16, station: Option<Station>) -> Vec<u8> {
+    /// Returns a message about 10.0.0.9 on interface 7.
+    fn message(kind: u16, state: u16, mac: Option<MacAddr>) -> Vec<u8> {
         let mut body = vec![2, 0, 0, 0];
         body.extend(7_i32.to_ne_bytes());
         body.extend(state.to_ne_bytes());
         body.extend([0, 0]);
-        for (attribute, value) in [(1_u16, Some(vec![10, 0, 0, 9])), (2, station.map(Vec::from))] {
+        for (attribute, value) in [(1_u16, Some(vec![10, 0, 0, 9])), (2, mac.map(Vec::from))] {
             let Some(value) = value else { continue };
             body.extend((4 + value.len() as u16).to_ne_bytes());
             body.extend(attribute.to_ne_bytes());
@@ -226,32 +226,33 @@ mod tests {
         message
     }
 
-    fn news(datagram: &[u8], index: u32) -> Vec<News> {
+    fn updates(datagram: &[u8], index: u32) -> Vec<NeighborUpdate> {
         let mut found = Vec::new();
-        messages(datagram, index, &mut |address, news| {
+        parse_changes(datagram, index, &mut |address, update| {
             assert_eq!(address, IpAddr::from([10, 0, 0, 9]));
-            found.push(news);
+            found.push(update);
         });
         found
     }
 
     #[test]
-    fn changes_are_read_and_what_is_cut_short_is_left() {
-        let station = [2, 0, 0, 0, 0, 9];
+    fn changes_are_parsed_and_truncated_messages_are_ignored() {
+        let mac = [2, 0, 0, 0, 0, 9];
         let datagram = [
             message(libc::RTM_NEWNEIGH, NudState::Incomplete as u16, None),
-            message(libc::RTM_NEWNEIGH, NudState::Reachable as u16, Some(station)),
+            message(libc::RTM_NEWNEIGH, NudState::Reachable as u16, Some(mac)),
             message(libc::RTM_NEWNEIGH, NudState::Failed as u16, None),
             message(libc::RTM_DELNEIGH, NudState::Failed as u16, None),
         ]
         .concat();
-        assert_eq!(news(&datagram, 7), [News::Station(station), News::Failed, News::Forgotten]);
-        assert_eq!(news(&datagram, 8), []);
+        use NeighborUpdate::{Failed, Removed, Resolved};
+        assert_eq!(updates(&datagram, 7), [Resolved(mac), Failed, Removed]);
+        assert_eq!(updates(&datagram, 8), []);
         for cut in 0..datagram.len() {
-            assert!(news(&datagram[..cut], 7).len() < 3);
+            assert!(updates(&datagram[..cut], 7).len() < 3);
         }
         let mut endless = datagram;
         endless[..4].fill(0);
-        assert_eq!(news(&endless, 7), []);
+        assert_eq!(updates(&endless, 7), []);
     }
 }

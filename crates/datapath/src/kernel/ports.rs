@@ -1,18 +1,18 @@
-//! Ports that are ours: reserved by a kernel socket, and redirected by the XDP program.
+//! The runtime's ports: reserved in the kernel by a bound socket, and redirected by the XDP program.
 //!
-//! The program looks at ports and not at addresses, so a reservation is for all of the interface's. The socket is bound to
-//! the interface, which leaves the port free on others. A listener that stands beside one of the program's own kernel
-//! sockets reserves nothing: that socket holds the port (`adopt`).
+//! The XDP program matches ports and not addresses, so a reservation is for all addresses of the interface. The socket is
+//! bound to the interface, which leaves the port free on others. A port on which a kernel socket of the program listens
+//! needs no reservation: that socket holds it ([`Reservations::adopt`]).
 //!
-//! A port is needed longer than the socket it was opened for: the connection's last segments, and TIME-WAIT, must still
-//! come to us, as the kernel would answer them with resets. So the port of a [`Lease`] that is dropped *lingers* until the
-//! stack knows no connection of it any more; the control thread looks.
+//! A port is needed for longer than the socket for which it was opened. The last segments of a connection, and those in
+//! TIME-WAIT, must still arrive here; the kernel would answer them with resets. So the port of a dropped [`Lease`] *lingers*
+//! until the stack has forgotten all its connections. The kernel thread checks that.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use abey_delivery::NapiIndex;
@@ -20,196 +20,276 @@ use abey_nic::{Ports, Protocol};
 use nix::libc;
 use socket2::{Domain, Socket, Type};
 
-use super::Kernel;
-use super::lease::{Lease, Users};
 use crate::error::OpenError;
+use crate::shard::{KernelLink, Shard};
 
-/// Ports that are tried at most for one that the NIC steers to the wanted shard.
-const TRIES: usize = 1024;
-/// How long a port that seems taken is tried again: a program that this process starts has copies of all descriptors until
-/// its own image is loaded, and so keeps a port that was just given back.
-const STARTING: Duration = Duration::from_millis(50);
-/// When a lingering port is looked at again: first, and at most. The time between doubles.
-const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// The most ports that are tried for one that the NIC steers to the wanted shard.
+const MAX_TRIES: usize = 1024;
+/// How long the reservation of a port in use is tried again. A child process has copies of all descriptors until `execve`,
+/// and so holds a port that was just released.
+const EXEC_TIMEOUT: Duration = Duration::from_millis(50);
+/// The first and the longest time between two checks of a lingering port. The time doubles after each check.
+const LINGER_CHECK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-pub(super) type Key = (Protocol, u16);
+/// A port of a protocol.
+type PortKey = (Protocol, u16);
 
-/// The reservations of one runtime.
+/// The ports of one runtime.
 #[derive(Debug)]
-pub(super) struct Reservations {
+pub(crate) struct Reservations {
     device: String,
+    /// The ports that the XDP program redirects.
     redirected: Ports,
+    link: Arc<KernelLink>,
     table: Mutex<Table>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    reserved: HashMap<Key, Reserved>,
+    reserved: HashMap<PortKey, Reserved>,
     lingering: Vec<Lingering>,
-    over: bool,
+    is_shut_down: bool,
 }
 
 #[derive(Debug)]
 struct Reserved {
-    /// Ours that holds the port. `None`: one of the program's does.
+    /// The runtime's kernel socket that holds the port; `None` if a socket of the program does.
     socket: Option<Arc<OwnedFd>>,
     leases: usize,
-    /// Nobody listens any more: new connections are left to the kernel, where another process may.
+    /// No socket listens any more. New connections go to the kernel, where another process may listen.
     is_drained: bool,
 }
 
 #[derive(Debug)]
 struct Lingering {
-    key: Key,
-    users: Users,
-    due: Instant,
-    wait: Duration,
+    key: PortKey,
+    users: PortUsers,
+    next_check: Instant,
+    interval: Duration,
 }
 
-impl Kernel {
-    /// Reserves `port`, which may be ours already.
-    pub(crate) fn reserve(self: &Arc<Self>, protocol: Protocol, port: u16) -> Result<Lease, OpenError> {
-        let end = Instant::now() + STARTING;
-        loop {
-            match self.try_reserve(protocol, port) {
-                Err(OpenError::PortInUse { .. }) if Instant::now() < end => std::thread::sleep(STARTING / 25),
-                result => return result,
-            }
+/// The connections that need a port after its lease is dropped.
+#[derive(Debug)]
+pub(crate) enum PortUsers {
+    /// None.
+    None,
+    /// One connection.
+    Flow { shard: Weak<Shard>, local: SocketAddr, remote: SocketAddr },
+    /// Every connection with this local port.
+    Port { shards: Vec<Weak<Shard>>, port: u16 },
+}
+
+impl PortUsers {
+    fn have_ended(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Flow { shard, local, remote } => shard
+                .upgrade()
+                .is_none_or(|shard| shard.with(|core| core.is_shut_down || !core.stack.has_flow(*local, *remote))),
+            Self::Port { shards, port } => shards
+                .iter()
+                .filter_map(Weak::upgrade)
+                .all(|shard| shard.with(|core| core.is_shut_down || !core.stack.has_flow_at(*port))),
         }
     }
+}
 
-    fn try_reserve(self: &Arc<Self>, protocol: Protocol, port: u16) -> Result<Lease, OpenError> {
-        let mut table = self.ports.table();
-        if table.over {
-            return Err(OpenError::RuntimeGone);
-        }
-        let key = (protocol, port);
-        if let Some(reserved) = table.reserved.get_mut(&key) {
-            self.ports.join(reserved, key)?;
+/// A port that stays reserved and redirected until this is dropped and its users have ended.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    ports: Arc<Reservations>,
+    key: PortKey,
+    users: PortUsers,
+}
+
+impl Lease {
+    fn new(ports: &Arc<Reservations>, key: PortKey) -> Self {
+        Self { ports: ports.clone(), key, users: PortUsers::None }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.key.1
+    }
+
+    /// Sets the connections that need the port after the lease is dropped.
+    pub(crate) fn set_users(&mut self, users: PortUsers) {
+        self.users = users;
+    }
+
+    /// Sets the shard in which connections from this port live. Must precede their first packet.
+    pub(crate) fn set_shard(&self, shard: NapiIndex) {
+        self.ports.set_owner(self.port(), Some(shard));
+    }
+
+    /// Returns the runtime's kernel socket that holds the port, bound and not listening. `None` if the runtime was dropped,
+    /// or a socket of the program holds the port.
+    pub(crate) fn kernel_socket(&self) -> Option<Arc<OwnedFd>> {
+        self.ports.table().reserved.get(&self.key)?.socket.clone()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let users = std::mem::replace(&mut self.users, PortUsers::None);
+        if users.have_ended() {
+            self.ports.release(self.key);
         } else {
-            let socket = self.ports.bind(protocol, port)?;
-            self.ports.redirect(&mut table, key, Some(socket))?;
-        }
-        Ok(Lease::new(self, key))
-    }
-
-    /// Takes `port`, which a socket of the program's holds in the kernel.
-    pub(crate) fn adopt(self: &Arc<Self>, protocol: Protocol, port: u16) -> Result<Lease, OpenError> {
-        let mut table = self.ports.table();
-        if table.over {
-            return Err(OpenError::RuntimeGone);
-        }
-        let key = (protocol, port);
-        match table.reserved.get_mut(&key) {
-            Some(reserved) => self.ports.join(reserved, key)?,
-            None => self.ports.redirect(&mut table, key, None)?,
-        }
-        Ok(Lease::new(self, key))
-    }
-
-    /// Reserves a port that the kernel chooses and `accepts` likes.
-    pub(crate) fn reserve_any(
-        self: &Arc<Self>,
-        protocol: Protocol,
-        accepts: impl Fn(u16) -> bool,
-    ) -> Result<Lease, OpenError> {
-        // Those that do not fit are kept until one is found, or the kernel would choose them again.
-        let mut misfits = Vec::new();
-        let (socket, port) = loop {
-            let socket = self.ports.bind(protocol, 0)?;
-            let port = port_of(&socket).map_err(|source| self.ports.failed(protocol, 0, source))?;
-            if accepts(port) {
-                break (socket, port);
-            }
-            if misfits.len() >= TRIES {
-                return Err(OpenError::NoKernelPort { device: self.ports.device.clone() });
-            }
-            misfits.push(socket);
-        };
-        let mut table = self.ports.table();
-        if table.over {
-            return Err(OpenError::RuntimeGone);
-        }
-        self.ports.redirect(&mut table, (protocol, port), Some(socket))?;
-        drop(table);
-        Ok(Lease::new(self, (protocol, port)))
-    }
-
-    /// Shares a reservation, if there is one.
-    pub(crate) fn share(self: &Arc<Self>, protocol: Protocol, port: u16) -> Option<Lease> {
-        let key = (protocol, port);
-        self.ports.table().reserved.get_mut(&key)?.leases += 1;
-        Some(Lease::new(self, key))
-    }
-
-    /// Whether a TCP port is reserved that further connections in `shard` can be made from.
-    pub(crate) fn has_in(&self, shard: NapiIndex, port: u16) -> bool {
-        let arrives = self.handover.as_ref().is_none_or(|handover| handover.get(port) == Some(shard));
-        arrives && self.ports.table().reserved.contains_key(&(Protocol::Tcp, port))
-    }
-
-    pub(super) fn give_back(&self, key: Key) {
-        let mut table = self.ports.table();
-        if self.ports.release(&mut table, key)
-            && let Some(handover) = &self.handover
-        {
-            handover.set(key.1, None);
+            self.ports.linger(self.key, users);
         }
     }
-
-    pub(super) fn linger(&self, key: Key, users: Users) {
-        let mut table = self.ports.table();
-        let is_first = table.lingering.is_empty();
-        table.lingering.push(Lingering { key, users, due: Instant::now() + LOOK.0, wait: LOOK.0 });
-        let lingering = table.lingering.iter().filter(|one| one.key == key).count();
-        if let Some(reserved) = table.reserved.get_mut(&key)
-            && reserved.leases == lingering
-        {
-            // Were it refused, new connections would be reset for a while.
-            reserved.is_drained = self.ports.redirected.drain(key.0, key.1).is_ok();
-        }
-        drop(table);
-        if is_first {
-            self.sleeper.wake();
-        }
-    }
-
-    /// Gives back lingering ports that nobody needs any more. When to look again.
-    pub(super) fn look_at_lingering(&self, now: Instant) -> Option<Instant> {
-        // The shards are looked at without the table's lock: whoever opens a socket has it the other way round.
-        let due: Vec<_> = self.ports.table().lingering.extract_if(.., |lingering| lingering.due <= now).collect();
-        let mut kept = Vec::new();
-        for mut lingering in due {
-            if lingering.users.are_gone() {
-                self.give_back(lingering.key);
-            } else {
-                self.ports.hold(lingering.key);
-                lingering.wait = (2 * lingering.wait).min(LOOK.1);
-                lingering.due = now + lingering.wait;
-                kept.push(lingering);
-            }
-        }
-        let mut table = self.ports.table();
-        table.lingering.append(&mut kept);
-        table.lingering.iter().map(|lingering| lingering.due).min()
-    }
-}
-
-fn port_of(socket: &Socket) -> io::Result<u16> {
-    let at = socket.local_addr()?.as_socket();
-    at.map(|at| at.port()).ok_or_else(|| io::Error::other("the socket has no port"))
 }
 
 impl Reservations {
-    pub(super) fn new(device: &str, redirected: Ports) -> Self {
-        Self { device: device.to_owned(), redirected, table: Mutex::default() }
+    pub(super) fn new(device: &str, redirected: Ports, link: Arc<KernelLink>) -> Self {
+        Self { device: device.to_owned(), redirected, link, table: Mutex::default() }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn failed(&self, protocol: Protocol, port: u16, source: io::Error) -> OpenError {
+    fn open_table(&self) -> Result<MutexGuard<'_, Table>, OpenError> {
+        let table = self.table();
+        if table.is_shut_down { Err(OpenError::RuntimeDropped) } else { Ok(table) }
+    }
+
+    /// Reserves `port`, which the runtime may have reserved already.
+    pub(crate) fn reserve(self: &Arc<Self>, protocol: Protocol, port: u16) -> Result<Lease, OpenError> {
+        let end = Instant::now() + EXEC_TIMEOUT;
+        loop {
+            match self.try_reserve((protocol, port)) {
+                Err(OpenError::PortInUse { .. }) if Instant::now() < end => std::thread::sleep(EXEC_TIMEOUT / 25),
+                result => return result,
+            }
+        }
+    }
+
+    fn try_reserve(self: &Arc<Self>, key: PortKey) -> Result<Lease, OpenError> {
+        let mut table = self.open_table()?;
+        if let Some(reserved) = table.reserved.get_mut(&key) {
+            self.add_lease(reserved, key)?;
+        } else {
+            let socket = self.bind(key)?;
+            self.redirect(&mut table, key, Some(socket))?;
+        }
+        Ok(Lease::new(self, key))
+    }
+
+    /// Redirects `port`, which a kernel socket of the program holds.
+    pub(crate) fn adopt(self: &Arc<Self>, protocol: Protocol, port: u16) -> Result<Lease, OpenError> {
+        let mut table = self.open_table()?;
+        let key = (protocol, port);
+        match table.reserved.get_mut(&key) {
+            Some(reserved) => self.add_lease(reserved, key)?,
+            None => self.redirect(&mut table, key, None)?,
+        }
+        Ok(Lease::new(self, key))
+    }
+
+    /// Reserves a port that the kernel chooses, and that `accepts` allows.
+    pub(crate) fn reserve_any(
+        self: &Arc<Self>,
+        protocol: Protocol,
+        accepts: impl Fn(u16) -> bool,
+    ) -> Result<Lease, OpenError> {
+        // Rejected ports stay bound until the end, or the kernel would choose them again.
+        let mut rejected = Vec::new();
+        let (socket, port) = loop {
+            let socket = self.bind((protocol, 0))?;
+            let port = port_of(&socket).map_err(|source| self.error((protocol, 0), source))?;
+            if accepts(port) {
+                break (socket, port);
+            }
+            if rejected.len() >= MAX_TRIES {
+                return Err(OpenError::NoKernelPort { device: self.device.clone() });
+            }
+            rejected.push(socket);
+        };
+        self.redirect(&mut *self.open_table()?, (protocol, port), Some(socket))?;
+        Ok(Lease::new(self, (protocol, port)))
+    }
+
+    /// Returns another lease of a reserved port.
+    pub(crate) fn share(self: &Arc<Self>, protocol: Protocol, port: u16) -> Option<Lease> {
+        let key = (protocol, port);
+        self.table().reserved.get_mut(&key)?.leases += 1;
+        Some(Lease::new(self, key))
+    }
+
+    /// Returns whether a TCP port is reserved from which more connections in `shard` can be made.
+    pub(crate) fn can_connect_from(&self, shard: NapiIndex, port: u16) -> bool {
+        let arrives = self.link.port_owners.as_ref().is_none_or(|owners| owners.get(port) == Some(shard));
+        arrives && self.table().reserved.contains_key(&(Protocol::Tcp, port))
+    }
+
+    /// Returns the number of reserved ports.
+    pub(crate) fn count(&self) -> usize {
+        self.table().reserved.len()
+    }
+
+    /// Releases every port.
+    pub(super) fn shut_down(&self) {
+        let mut table = self.table();
+        table.is_shut_down = true;
+        self.redirected.detach();
+        table.lingering.clear();
+        table.reserved.clear();
+    }
+
+    fn set_owner(&self, port: u16, shard: Option<NapiIndex>) {
+        if let Some(owners) = &self.link.port_owners {
+            owners.set(port, shard);
+        }
+    }
+
+    /// Releases one lease.
+    fn release(&self, key: PortKey) {
+        let mut table = self.table();
+        if self.remove_lease(&mut table, key) {
+            self.set_owner(key.1, None);
+        }
+    }
+
+    /// Keeps the port of a dropped lease until its users have ended.
+    fn linger(&self, key: PortKey, users: PortUsers) {
+        let mut table = self.table();
+        let is_first = table.lingering.is_empty();
+        let interval = LINGER_CHECK.0;
+        table.lingering.push(Lingering { key, users, next_check: Instant::now() + interval, interval });
+        let lingering = table.lingering.iter().filter(|one| one.key == key).count();
+        if let Some(reserved) = table.reserved.get_mut(&key)
+            && reserved.leases == lingering
+        {
+            // If this fails, the stack resets new connections until the port is released.
+            reserved.is_drained = self.redirected.drain(key.0, key.1).is_ok();
+        }
+        drop(table);
+        if is_first {
+            self.link.parker.unpark();
+        }
+    }
+
+    /// Releases the lingering ports whose users have ended. Returns when to check again.
+    pub(super) fn release_lingering(&self, now: Instant) -> Option<Instant> {
+        // The users are checked without the table's lock: a thread that opens a socket locks the shard, then the table.
+        let due: Vec<_> = self.table().lingering.extract_if(.., |lingering| lingering.next_check <= now).collect();
+        let mut in_use = Vec::new();
+        for mut lingering in due {
+            if lingering.users.have_ended() {
+                self.release(lingering.key);
+            } else {
+                self.hold(lingering.key);
+                lingering.interval = (2 * lingering.interval).min(LINGER_CHECK.1);
+                lingering.next_check = now + lingering.interval;
+                in_use.push(lingering);
+            }
+        }
+        let mut table = self.table();
+        table.lingering.append(&mut in_use);
+        table.lingering.iter().map(|lingering| lingering.next_check).min()
+    }
+
+    fn error(&self, (protocol, port): PortKey, source: io::Error) -> OpenError {
         match source.raw_os_error() {
             Some(libc::EADDRINUSE) if port == 0 => OpenError::NoKernelPort { device: self.device.clone() },
             Some(libc::EADDRINUSE) => OpenError::PortInUse { protocol, port },
@@ -217,17 +297,17 @@ impl Reservations {
         }
     }
 
-    /// A socket for both versions of IP, bound on the interface; port 0: one that the kernel chooses.
-    fn bind(&self, protocol: Protocol, port: u16) -> Result<Socket, OpenError> {
-        self.try_bind(protocol, port).map_err(|source| self.failed(protocol, port, source))
+    /// Binds a kernel socket for both versions of IP on the interface. For port 0 the kernel chooses one.
+    fn bind(&self, key: PortKey) -> Result<Socket, OpenError> {
+        self.try_bind(key).map_err(|source| self.error(key, source))
     }
 
-    fn try_bind(&self, protocol: Protocol, port: u16) -> io::Result<Socket> {
+    fn try_bind(&self, (protocol, port): PortKey) -> io::Result<Socket> {
         let kind = match protocol {
             Protocol::Tcp => Type::STREAM,
             Protocol::Udp => Type::DGRAM,
         };
-        let (socket, at) = match Socket::new(Domain::IPV6, kind, None) {
+        let (socket, address) = match Socket::new(Domain::IPV6, kind, None) {
             Ok(socket) => {
                 socket.set_only_v6(false)?;
                 (socket, SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))
@@ -238,28 +318,26 @@ impl Reservations {
             Err(error) => return Err(error),
         };
         socket.bind_device(Some(self.device.as_bytes()))?;
-        // Connections in TIME-WAIT that a program before us left in the kernel are no obstacle. For binding only: with the
-        // option left on, another program could bind the port beside us.
+        // The option lets the socket bind a port with connections in TIME-WAIT, which an earlier program left in the
+        // kernel. It is cleared after the bind, because with it another program could bind the same port.
         let over_time_wait = protocol == Protocol::Tcp && port != 0;
         socket.set_reuse_address(over_time_wait)?;
-        socket.bind(&at.into())?;
+        socket.bind(&address.into())?;
         if over_time_wait {
             socket.set_reuse_address(false)?;
         }
         Ok(socket)
     }
 
-    fn redirect(&self, table: &mut Table, key: Key, socket: Option<Socket>) -> Result<(), OpenError> {
+    fn redirect(&self, table: &mut Table, key: PortKey, socket: Option<Socket>) -> Result<(), OpenError> {
         self.redirected.register(key.0, key.1)?;
-        table.reserved.insert(
-            key,
-            Reserved { socket: socket.map(|socket| Arc::new(socket.into())), leases: 1, is_drained: false },
-        );
+        let socket = socket.map(|socket| Arc::new(socket.into()));
+        table.reserved.insert(key, Reserved { socket, leases: 1, is_drained: false });
         Ok(())
     }
 
-    /// One lease more.
-    fn join(&self, reserved: &mut Reserved, key: Key) -> Result<(), OpenError> {
+    /// Adds a lease, and redirects new connections again if the port was drained.
+    fn add_lease(&self, reserved: &mut Reserved, key: PortKey) -> Result<(), OpenError> {
         if reserved.is_drained {
             self.redirected.register(key.0, key.1)?;
             reserved.is_drained = false;
@@ -268,48 +346,36 @@ impl Reservations {
         Ok(())
     }
 
-    /// Holds a port that was the program's to hold, now that the program has closed its socket: as Linux does it, so that
-    /// only who says SO_REUSEADDR can listen there while connections are left. As long as the program's is open this finds
-    /// the port taken, which is as good.
-    fn hold(&self, key: Key) {
-        let mut table = self.table();
-        let Some(reserved) = table.reserved.get_mut(&key) else { return };
-        if reserved.socket.is_none()
-            && let Ok(socket) = self.try_bind(key.0, key.1)
-            && (key.0 == Protocol::Udp || socket.set_reuse_address(true).is_ok())
-        {
-            reserved.socket = Some(Arc::new(socket.into()));
-        }
-    }
-
-    /// One lease less; whether it was the last one.
-    fn release(&self, table: &mut Table, key: Key) -> bool {
+    /// Removes a lease. Returns whether it was the last one.
+    fn remove_lease(&self, table: &mut Table, key: PortKey) -> bool {
         let Some(reserved) = table.reserved.get_mut(&key) else { return false };
         reserved.leases -= 1;
         if reserved.leases > 0 {
             return false;
         }
-        // Nothing can be done about a refusal; the program goes with the runtime at the latest.
+        // If this fails, the port stays redirected until the runtime is dropped.
         let _ = self.redirected.release(key.0, key.1);
         table.reserved.remove(&key);
         true
     }
 
-    pub(super) fn shut_down(&self) {
+    /// Holds a port that a socket of the program held, after the program has closed that socket.
+    ///
+    /// As in Linux, only a socket with SO_REUSEADDR can then listen there while connections are left. While the program's
+    /// socket is open, this finds the port in use and does nothing.
+    fn hold(&self, key: PortKey) {
         let mut table = self.table();
-        table.over = true;
-        self.redirected.detach();
-        table.lingering.clear();
-        table.reserved.clear();
+        let Some(reserved) = table.reserved.get_mut(&key) else { return };
+        if reserved.socket.is_none()
+            && let Ok(socket) = self.try_bind(key)
+            && (key.0 == Protocol::Udp || socket.set_reuse_address(true).is_ok())
+        {
+            reserved.socket = Some(Arc::new(socket.into()));
+        }
     }
+}
 
-    /// The socket of ours that holds a port.
-    pub(super) fn socket(&self, key: Key) -> Option<Arc<OwnedFd>> {
-        self.table().reserved.get(&key)?.socket.clone()
-    }
-
-    /// How many ports are reserved.
-    pub(super) fn count(&self) -> usize {
-        self.table().reserved.len()
-    }
+fn port_of(socket: &Socket) -> io::Result<u16> {
+    let address = socket.local_addr()?.as_socket();
+    address.map(|address| address.port()).ok_or_else(|| io::Error::other("the socket has no port"))
 }

@@ -1,4 +1,4 @@
-//! Where the kernel would send a packet.
+//! The kernel's route to a destination.
 
 use std::io;
 use std::net::IpAddr;
@@ -6,36 +6,36 @@ use std::net::IpAddr;
 use netlink_bindings::rt_route::{self, Rtmsg};
 use netlink_socket2::NetlinkSocket;
 
-use super::interface::{ask, libc_family};
+use super::interface::{address_family, request};
 
-/// What the kernel's routing says of a destination.
+/// The kernel's route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
-    /// The number of the interface.
+    /// The index of the interface.
     pub device: u32,
-    /// The router; `None`: the destination is on the link.
+    /// The router; `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// The own address that packets get which have none yet.
+    /// The source address of packets that have none yet.
     pub source: Option<IpAddr>,
-    /// The destination is one of the machine's own addresses.
+    /// The destination is a local address of the machine.
     pub is_local: bool,
 }
 
 impl Route {
-    /// Asks in the network namespace of the calling thread.
+    /// Looks up the route to `to` in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// There is no route, or the kernel does not tell.
+    /// There is no route, or the netlink request failed.
     pub fn look_up(to: IpAddr) -> io::Result<Self> {
         let header = Rtmsg {
-            rtm_family: libc_family(to.is_ipv4()),
+            rtm_family: address_family(to.is_ipv4()),
             rtm_dst_len: if to.is_ipv4() { 32 } else { 128 },
             ..Rtmsg::default()
         };
-        let mut request = rt_route::Request::new().op_getroute_do(&header);
-        request.encode().push_dst(to);
-        let found = ask(&mut NetlinkSocket::new(), &request, |(header, attributes)| {
+        let mut message = rt_route::Request::new().op_getroute_do(&header);
+        message.encode().push_dst(to);
+        let found = request(&mut NetlinkSocket::new(), &message, |(header, attributes)| {
             Some(Self {
                 device: attributes.get_oif().ok()?,
                 gateway: attributes.get_gateway().ok(),
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_machine_is_local() {
+    fn the_loopback_address_is_local() {
         let route = Route::look_up([127, 0, 0, 1].into()).expect("a route");
         assert!(route.is_local && route.gateway.is_none(), "{route:?}");
         assert_eq!(route.source, Some([127, 0, 0, 1].into()));

@@ -1,4 +1,4 @@
-//! A NIC that is a ring in memory and interrupts when it is told to.
+//! A NIC that is a ring in memory and interrupts on request.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use abey_nic::{Capabilities, Counters, Frame, LinkState, MemoryShape, QueuePair, ReceiveError, TransmitError};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// The station whose ring it is.
-pub(super) const STATION: [u8; 6] = [2, 0, 0, 0, 0, 2];
+/// The MAC address of the host with the ring.
+pub(super) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 /// The peer's side.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct Ring(Arc<Mutex<State>>);
 struct State {
     frames: VecDeque<Vec<u8>>,
     raised: bool,
-    /// Where arrivals make the descriptor readable.
+    /// The conditions under which the descriptor is readable, and the descriptor.
     signals: Option<(Signals, OwnedFd)>,
     is_readable: bool,
     masked: bool,
@@ -27,8 +27,8 @@ struct State {
 }
 
 impl State {
-    /// Makes the descriptor say what is so.
-    fn settle(&mut self) {
+    /// Sets the descriptor to the state of the ring.
+    fn sync_descriptor(&mut self) {
         let Some((signals, event)) = &self.signals else { return };
         let readable = if *signals == Signals::Level { !self.frames.is_empty() } else { self.raised };
         if readable != std::mem::replace(&mut self.is_readable, readable) {
@@ -37,7 +37,7 @@ impl State {
             } else {
                 rustix::io::read(event, &mut [0; 8])
             };
-            assert_eq!(done, Ok(8), "an eventfd of ours");
+            assert_eq!(done, Ok(8), "an eventfd");
         }
     }
 }
@@ -55,7 +55,7 @@ pub(super) enum Signals {
 #[derive(Debug)]
 pub(super) struct RingQueue {
     ring: Ring,
-    /// Never readable without [`Signals`]: who sleeps is told in another way.
+    /// Never readable without [`Signals`]: the replay wakes sleeping threads itself.
     event: OwnedFd,
     capabilities: Capabilities,
 }
@@ -68,18 +68,18 @@ impl Ring {
     pub(super) fn arrive(&self, others: u32, requests: u32) {
         let frames = &mut self.state().frames;
         frames.extend((0..others).map(|_| datagram([2, 0, 0, 0, 0, 99], 7)));
-        frames.extend((0..requests).map(|_| datagram(STATION, 7)));
+        frames.extend((0..requests).map(|_| datagram(MAC, 7)));
     }
 
-    /// A datagram for this port arrives.
+    /// Adds a datagram for this port to the ring.
     pub(super) fn arrive_at(&self, port: u8) {
         let mut state = self.state();
-        state.frames.push_back(datagram(STATION, port));
+        state.frames.push_back(datagram(MAC, port));
         state.raised |= !state.masked;
-        state.settle();
+        state.sync_descriptor();
     }
 
-    /// How many datagrams for this port were taken out of the ring.
+    /// Returns how many datagrams for this port were taken out of the ring.
     pub(super) fn taken(&self, port: u8) -> u32 {
         self.state().taken[usize::from(port)]
     }
@@ -95,7 +95,7 @@ impl Ring {
     }
 
     pub(super) fn queue(&self) -> RingQueue {
-        // What it can do is what a shared-memory NIC can.
+        // Its capabilities are those of a shared-memory NIC.
         static CAPABILITIES: OnceLock<Capabilities> = OnceLock::new();
         let capabilities = CAPABILITIES.get_or_init(|| {
             let pair = abey_nic::pair(MemoryShape::default()).expect("memory");
@@ -107,9 +107,9 @@ impl Ring {
     }
 }
 
-/// A datagram from 10.0.0.1 to a port of 10.0.0.2, whose stack takes it if the station is its own.
-fn datagram(station: [u8; 6], port: u8) -> Vec<u8> {
-    let mut frame = [&station[..], &[2, 0, 0, 0, 0, 1], &[0x08, 0x00]].concat();
+/// Returns a datagram from 10.0.0.1 to a port of 10.0.0.2, whose stack accepts it if `mac` is its own.
+fn datagram(mac: [u8; 6], port: u8) -> Vec<u8> {
+    let mut frame = [&mac[..], &[2, 0, 0, 0, 0, 1], &[0x08, 0x00]].concat();
     let mut header = [0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let sum: u32 = header.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
@@ -136,7 +136,7 @@ impl QueuePair for RingQueue {
         for port in frames[..count].iter().filter_map(|frame| frame.get(37)) {
             state.taken[usize::from(*port)] += 1;
         }
-        state.settle();
+        state.sync_descriptor();
         Ok(count)
     }
 
@@ -158,7 +158,7 @@ impl QueuePair for RingQueue {
         !state.frames.is_empty()
     }
 
-    fn tells_while_masked(&self) -> bool {
+    fn readable_while_masked(&self) -> bool {
         matches!(self.ring.state().signals, Some((Signals::Level, _)))
     }
 
@@ -168,7 +168,7 @@ impl QueuePair for RingQueue {
             return Ok(!state.frames.is_empty());
         }
         let raised = std::mem::take(&mut state.raised);
-        state.settle();
+        state.sync_descriptor();
         Ok(raised)
     }
 

@@ -1,4 +1,4 @@
-//! Every mode, several seeds; and what is changed on purpose must be found.
+//! Replays of every mode with several seeds, and of recordings that were changed on purpose.
 
 use std::collections::{HashSet, VecDeque};
 use std::mem::discriminant;
@@ -6,12 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use abey_delivery::record::{Call, Transition, first_divergence};
 use abey_delivery::{Mode, ModeSettings, Nanos, PollContext};
 use abey_nic::QueuePair;
-use abey_record::{Call, Transition, first_divergence};
 use abey_sim::{External, Load, Profile, Recording, Responder, Scenario, What, run_recorded};
 
-use super::ring::{Ring, STATION};
+use super::ring::{MAC, Ring};
 use super::{NOW, Over, STAGE, Stage, until_step};
 use crate::{Error, Interest, Runtime, UdpSocket};
 
@@ -40,14 +40,14 @@ fn record(scenario: &Scenario) -> Recording {
     run_recorded(&profile, scenario).expect("a valid scenario")
 }
 
-/// What a datapath with these settings asks of the core when the same happens to it.
+/// Returns the calls of a datapath with these settings to the core when it receives the same events.
 fn play(recording: &Recording, settings: ModeSettings, responder: Responder) -> Vec<Transition> {
-    // A thread of its own, as what waits keep for their thread starts anew.
+    // In a new thread, because waits store state for each thread.
     let events = recording.events.iter().copied().collect();
-    std::thread::spawn(move || perform(events, settings, responder, Interest::IN)).join().expect("it was played").0
+    std::thread::spawn(move || perform(events, settings, responder, Interest::IN)).join().expect("the replay ended").0
 }
 
-/// The transitions, and how many waits of the event loop ended with events.
+/// Returns the transitions, and the number of waits of the event loop that ended with events.
 fn perform(
     events: VecDeque<External>,
     settings: ModeSettings,
@@ -62,7 +62,7 @@ fn perform(
         Box::new(move |one| trace.lock().expect("not poisoned").push(one))
     };
     let queues = vec![Box::new(ring.queue()) as Box<dyn QueuePair>];
-    let builder = Runtime::builder().queues("ring", STATION, queues, None).address([10, 0, 0, 2].into(), 24);
+    let builder = Runtime::builder().queues("ring", MAC, queues, None).address([10, 0, 0, 2].into(), 24);
     let runtime = builder.settings(settings).recorders(vec![recorder]).build().expect("a runtime");
     let socket = UdpSocket::bind(&runtime, ([10, 0, 0, 2], 7).into()).expect("a socket");
     let epoll = runtime.epoll();
@@ -73,24 +73,24 @@ fn perform(
     let stage = Stage {
         events,
         ring,
-        shard: runtime.shared().shards[0].clone(),
-        pool: runtime.pool(),
+        shard: runtime.all_shards()[0].clone(),
+        queue: runtime.work_queue.clone(),
         context: settings.napi.context,
     };
     STAGE.set(Some(stage));
     let timeout = settings.max_wait.map(Duration::from);
     let mut waits = 0;
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         loop {
             until_step();
             if responder == Responder::Receive {
                 socket.recv_from(&mut [0; 8]).expect("a datagram");
                 continue;
             }
-            if epoll.wait(&mut told, 64, timeout).expect("a wait") > 0 {
+            if epoll.wait(&mut reported, 64, timeout).expect("a wait") > 0 {
                 waits += 1;
-                // A server takes all there is, and only then serves.
+                // A server receives all datagrams, and only then serves.
                 while match socket.recv_from(&mut [0; 8]) {
                     Ok(_) => true,
                     Err(error) => nothing_more(&error),
@@ -111,7 +111,7 @@ fn nothing_more(error: &Error) -> bool {
     false
 }
 
-/// Both worlds' transitions, which are the same.
+/// Asserts that both worlds have the same transitions, and returns them.
 fn assert_same(scenario: &Scenario) -> Vec<Transition> {
     let recording = record(scenario);
     let played = play(&recording, scenario.settings, scenario.responder);
@@ -155,25 +155,25 @@ fn the_same_events_make_the_same_transitions_in_every_mode() {
 }
 
 #[test]
-fn also_with_everybody_at_once_and_more_than_one_softirq_run_does() {
+fn the_same_with_all_clients_at_once_and_with_several_softirq_runs() {
     for mode in every_mode() {
         assert_same(&Scenario { connections: 700, ..scenario(mode, Load::Closed, 5) });
     }
-    // What collects in 5 ms is more than a softirq run's 300 packets: the rest is its thread's.
+    // More packets arrive in 5 ms than the 300 of a softirq run, so its thread polls the rest.
     let defer5ms = scenario("defer5ms".parse().expect("a mode"), Load::Open(100e3), 6);
     let deferred = Scenario { connections: 2000, duration: Nanos::from_millis(40), ..defer5ms };
     let same = assert_same(&deferred);
     let is_full = |one: &Transition| matches!(one.call, Call::BeginPoll(PollContext::Softirq) | Call::PollDone(_, 64));
     // Five full polls, each with its beginning.
-    assert!(same.windows(10).any(|polls| polls.iter().all(is_full)), "no run was over its limit");
+    assert!(same.windows(10).any(|polls| polls.iter().all(is_full)), "no run exceeded its limit");
 }
 
-/// An edge is told once, so a wait that has it may not sleep on it.
+/// An edge is reported once, so a wait that has consumed it must not sleep.
 #[test]
-fn an_edge_that_comes_when_the_wait_is_about_to_sleep_is_told() {
+fn an_edge_that_comes_when_the_wait_is_about_to_sleep_is_reported() {
     let arrival = What::Arrival { others: 0, requests: 1 };
     let first = [arrival, What::Interrupt, What::Step];
-    // The next wait begins and polls, lets the instance go, and the packet comes before it resumes that.
+    // The next wait begins, polls and releases the instance. The packet comes before the instance is resumed.
     let second = [What::Step, What::Step, arrival, What::Step];
     let events =
         first.into_iter().chain(second).zip(1..).map(|(what, at)| External { at: Nanos::from_micros(at), what });
@@ -184,14 +184,14 @@ fn an_edge_that_comes_when_the_wait_is_about_to_sleep_is_told() {
     }
 }
 
-/// The number of the `nth` event of this kind.
+/// Returns the index of the `nth` event of this kind.
 fn find(recording: &Recording, nth: usize, is_wanted: impl Fn(What) -> bool) -> usize {
     let wanted = recording.events.iter().enumerate().filter(|(_, event)| is_wanted(event.what));
-    wanted.map(|(at, _)| at).nth(nth).expect("as many as that")
+    wanted.map(|(at, _)| at).nth(nth).expect("the recording has that many")
 }
 
 #[test]
-fn what_is_changed_on_purpose_is_found() {
+fn a_changed_recording_is_detected() {
     let scenario = scenario("suspend20".parse().expect("a mode"), Load::Open(40e3), 1);
     let recording = record(&scenario);
     let lose = |at: usize| {
@@ -229,12 +229,12 @@ fn what_is_changed_on_purpose_is_found() {
     let mut settings = scenario.settings;
     settings.napi.gro_flush_timeout = Nanos::from_nanos(20_001);
     let played = play(&recording, settings, scenario.responder);
-    assert!(first_divergence(&recording.transitions, &played).is_some(), "a setting is another one");
+    assert!(first_divergence(&recording.transitions, &played).is_some(), "another setting");
     let same = play(&recording, scenario.settings, scenario.responder);
-    assert_eq!(first_divergence(&recording.transitions, &same), None, "nothing is changed");
+    assert_eq!(first_divergence(&recording.transitions, &same), None, "without a change");
 }
 
-/// What is found may be as much earlier as the change is.
+/// Returns how much earlier than the change the difference may be.
 fn early_limit(changed: Nanos) -> Nanos {
     changed.saturating_sub(Nanos::from_nanos(1))
 }

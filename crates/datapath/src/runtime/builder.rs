@@ -1,4 +1,4 @@
-//! Builds a runtime: everything is checked before anything is opened.
+//! The builder of a runtime. It checks the configuration before it opens the NIC.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,16 +11,17 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::Runtime;
 use super::assemble::{Device, system};
 use crate::error::BuildError;
-use crate::kernel::{Interface, Kernel};
-use abey_record::Recorder;
+use crate::kernel::Kernel;
+use crate::kernel::interface::Interface;
+use abey_delivery::record::Recorder;
 
-/// Most workers of the pool.
+/// The most workers of the pool.
 const MAX_WORKERS: usize = 64;
 
-/// Wraps a queue pair.
+/// A function that wraps the queue pair of a given index.
 type Decorator = Box<dyn FnMut(usize, Box<dyn QueuePair>) -> Box<dyn QueuePair>>;
 
-/// How a runtime is to be.
+/// The configuration of a runtime.
 pub struct Builder {
     nic: NicSource,
     decorate: Option<Decorator>,
@@ -67,30 +68,31 @@ impl std::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// The NIC of this name: `memory:NAME`, `tap:DEV` or `af_xdp:DEV`.
+    /// Sets the NIC by its name: `memory:NAME`, `tap:DEV` or `af_xdp:DEV`.
     ///
-    /// With AF_XDP the kernel stays in charge of the interface: addresses and gateways are the kernel's, unless they are
-    /// given, and are looked up once; a port is ours only while a socket here uses it.
+    /// With AF_XDP the kernel still owns the interface. Addresses and gateways that were not given are the kernel's, and are
+    /// read once. A port is redirected only while a socket here uses it.
     #[must_use]
     pub fn nic(mut self, name: &str, options: abey_nic::Options) -> Self {
         self.nic = NicSource::Named { name: name.to_owned(), options };
         self
     }
 
-    /// A NIC that is open already, such as [some of its queue pairs](abey_nic::broker::open_claimed). Otherwise as [`Self::nic`].
+    /// Sets a NIC that is open already, such as [some of its queue pairs](abey_nic::broker::open_claimed). Otherwise the same
+    /// as [`Self::nic`].
     #[must_use]
     pub fn opened(mut self, nic: abey_nic::Nic) -> Self {
         self.nic = NicSource::Opened(nic);
         self
     }
 
-    /// Queue pairs that are open already, perhaps wrapped: what the device is called, the Ethernet address to have, and
-    /// how frames are steered to the queues, where that is known.
+    /// Sets queue pairs that are open already, and perhaps wrapped, with the name and Ethernet address of the device. `rss` is
+    /// how frames are steered to the queues, if that is known.
     #[must_use]
-    pub fn queues(mut self, name: &str, station: [u8; 6], queues: Vec<Box<dyn QueuePair>>, rss: Option<Rss>) -> Self {
+    pub fn queues(mut self, name: &str, mac: [u8; 6], queues: Vec<Box<dyn QueuePair>>, rss: Option<Rss>) -> Self {
         self.nic = NicSource::Given(Box::new(Device {
             name: name.to_owned(),
-            station,
+            mac,
             queues,
             rss,
             is_part: false,
@@ -99,83 +101,84 @@ impl Builder {
         self
     }
 
-    /// Wraps every queue pair of the NIC, given its number: a [recording](abey_nic::Pcap), a [bad wire](abey_nic::Impaired).
+    /// Wraps every queue pair of the NIC, given its index, for example into a [recording](abey_nic::Pcap) or an
+    /// [impairment](abey_nic::Impaired).
     #[must_use]
     pub fn decorate(mut self, wrap: impl FnMut(usize, Box<dyn QueuePair>) -> Box<dyn QueuePair> + 'static) -> Self {
         self.decorate = Some(Box::new(wrap));
         self
     }
 
-    /// One of the host's addresses, with the length of its prefix.
+    /// Adds an address of the host, with the length of its prefix.
     #[must_use]
     pub fn address(mut self, address: IpAddr, prefix: u8) -> Self {
         self.stack.addresses.push((address, prefix));
         self
     }
 
-    /// Where IPv4 packets go whose destination is on no prefix.
+    /// Sets the default router of IPv4.
     #[must_use]
     pub fn gateway_v4(mut self, gateway: Ipv4Addr) -> Self {
         self.stack.gateway_v4 = Some(gateway);
         self
     }
 
-    /// Where IPv6 packets go whose destination is on no prefix.
+    /// Sets the default router of IPv6.
     #[must_use]
     pub fn gateway_v6(mut self, gateway: Ipv6Addr) -> Self {
         self.stack.gateway_v6 = Some(gateway);
         self
     }
 
-    /// The mode to begin in.
+    /// Sets the initial mode.
     #[must_use]
     pub fn mode(self, mode: Mode) -> Self {
         self.settings(mode.settings())
     }
 
-    /// Settings to begin with that have no name.
+    /// Sets initial settings that are no mode's.
     #[must_use]
     pub fn settings(mut self, settings: ModeSettings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// What is fixed about the instances.
+    /// Sets the constant properties of the NAPI instances.
     #[must_use]
     pub fn napi_config(mut self, config: NapiConfig) -> Self {
         self.napi = config;
         self
     }
 
-    /// What one softirq run may use.
+    /// Sets the budget of a softirq run.
     #[must_use]
     pub fn softirq_limits(mut self, limits: SoftirqLimits) -> Self {
         self.softirq = limits;
         self
     }
 
-    /// The CPUs that the service threads are pinned to, in the order of the queues.
+    /// Sets the CPUs to which the service threads are pinned, in the order of the queues.
     #[must_use]
     pub fn pin(mut self, cpus: Vec<usize>) -> Self {
         self.cpus = cpus;
         self
     }
 
-    /// How many workers the pool of `workqueue` has.
+    /// Sets the number of workers for `workqueue`.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
         self
     }
 
-    /// What is told of every transition of the delivery core, in the order of the queues.
+    /// Sets functions that receive every transition of the delivery core, in the order of the queues.
     #[must_use]
     pub fn recorders(mut self, recorders: Vec<Recorder>) -> Self {
         self.recorders = recorders;
         self
     }
 
-    /// Changes the stack's settings: buffers, timeouts, limits. The link's part (address, MTU, offloads) is the NIC's.
+    /// Changes the stack's settings: buffers, timeouts, limits. The Ethernet address, MTU and offloads are the NIC's.
     #[must_use]
     pub fn stack(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         change(&mut self.stack);
@@ -185,9 +188,10 @@ impl Builder {
     /// Opens the NIC and starts the threads.
     ///
     /// # Errors
-    /// What cannot be; everything that can be checked is, before the NIC is opened.
+    /// An invalid configuration, which is checked before the NIC is opened as far as possible; the NIC cannot be opened, or
+    /// a thread not started.
     pub fn build(mut self) -> Result<Runtime, BuildError> {
-        let interface = self.ask_the_kernel()?;
+        let interface = self.look_up_interface()?;
         self.check()?;
         let mut device = match std::mem::replace(&mut self.nic, NicSource::None) {
             NicSource::None => return Err(BuildError::NoNic),
@@ -210,8 +214,8 @@ impl Builder {
         self.assemble(device)
     }
 
-    /// Under AF_XDP: the interface, whose addresses and gateways are ours unless others were given.
-    fn ask_the_kernel(&mut self) -> Result<Option<Interface>, BuildError> {
+    /// Looks up the interface of AF_XDP, and takes its addresses and gateways if none were given.
+    fn look_up_interface(&mut self) -> Result<Option<Interface>, BuildError> {
         let name = match &self.nic {
             NicSource::Named { name, .. } => name.parse().ok(),
             NicSource::Opened(nic) => Some(nic.name().clone()),
@@ -221,7 +225,7 @@ impl Builder {
         self.stack.resolution = Resolution::External;
         let interface = Interface::look_up(&device)?.filter(|interface| interface.is_up);
         let Some(interface) = interface else {
-            // Opening it says what is the matter; the rest is checked before as far as it can be.
+            // The attempt to open it returns the error. The rest of the configuration is checked first, and needs an address.
             if self.stack.addresses.is_empty() {
                 self.stack.addresses.push(([192, 0, 2, 1].into(), 32));
             }
@@ -251,14 +255,14 @@ impl Builder {
         if let Some(&cpu) = self.cpus.iter().find(|cpu| **cpu >= CpuSet::MAX_CPU || !allowed.is_set(**cpu)) {
             return Err(BuildError::Pin { cpu, thread: "a service thread".to_owned() });
         }
-        // The station and the MTU come from the NIC; the rest can be checked without.
-        let station = [2, 0, 0, 0, 0, 1];
-        Config::new(Settings { station, ..self.stack.clone() })?;
+        // The Ethernet address and the MTU are the NIC's. The rest can be checked without them.
+        let mac = [2, 0, 0, 0, 0, 1];
+        Config::new(Settings { mac, ..self.stack.clone() })?;
         Ok(())
     }
 }
 
-/// Makes arrangements with the kernel about an open NIC, if it is shared with it.
+/// Prepares an open NIC for sharing with the kernel, if it is one that is shared.
 fn share(mut nic: abey_nic::Nic, interface: Option<Interface>) -> Result<Device, BuildError> {
     let shared = match (nic.ports(), nic.name()) {
         (Some(ports), NicName::AfXdp(device)) => {
@@ -270,7 +274,7 @@ fn share(mut nic: abey_nic::Nic, interface: Option<Interface>) -> Result<Device,
     };
     Ok(Device {
         name: nic.name().to_string(),
-        station: nic.hardware_address(),
+        mac: nic.hardware_address(),
         queues: nic.take_queues(),
         rss: nic.rss().cloned(),
         is_part: nic.is_part(),

@@ -1,117 +1,139 @@
-//! The runtime: the shards of one NIC, their threads, and the settings they live by.
+//! The runtime: the shards of one NIC, their threads, and their settings.
 
 mod assemble;
 mod builder;
-mod shared;
-mod steering;
+pub(crate) mod state;
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use abey_delivery::{Mode, ModeSettings, NapiSettings};
 use abey_nic::{LinkState, Warning};
+use abey_tcpip::Readiness;
 
 pub use builder::Builder;
-pub(crate) use shared::Shared;
 
+use self::state::RuntimeState;
 use crate::control::{self, ControlError};
 use crate::counters::Counters;
 use crate::epoll::Epoll;
-use crate::error::{SetError, number};
-use crate::pool::Pool;
+use crate::error::{EpollError, SetError, SystemError};
+use crate::host::Host;
+use crate::kernel_wait::{KernelWait, WaitOutcome};
+use crate::shard::{Census, Shard};
+use crate::source::Source;
+use crate::wait;
+use crate::work_queue::WorkQueue;
 
 /// The user-space datapath of one NIC.
 ///
-/// Dropping it resets its connections and ends its threads; sockets and epolls that are left say so. A device that is
-/// shared with the kernel is the kernel's alone again, but its queues are free only when the last socket is dropped too.
+/// Dropping it resets its connections and ends its threads; calls on the remaining sockets and epolls then return errors. A
+/// device that was shared with the kernel is the kernel's alone again, but its queues are free only when the last socket is
+/// dropped too.
 #[derive(Debug)]
 pub struct Runtime {
-    shared: Arc<Shared>,
+    state: Arc<RuntimeState>,
     stop: Arc<AtomicBool>,
-    pool: Arc<Pool>,
+    pub(crate) work_queue: Arc<WorkQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What a shard holds at the moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Census {
-    /// Sockets, those included that their application has closed and that still finish.
-    pub sockets: usize,
-    /// Connections in TIME-WAIT.
-    pub time_waits: usize,
-    /// Sockets that an application holds.
-    pub held: usize,
-    /// Ports that are reserved in the kernel, those included whose last connections still finish.
-    pub kernel_ports: usize,
-}
-
 impl Runtime {
-    /// Begins to build a runtime.
+    /// Returns a builder.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn host(&self) -> &Arc<Host> {
+        &self.state.host
     }
 
-    #[cfg(test)]
-    pub(crate) fn pool(&self) -> Arc<Pool> {
-        self.pool.clone()
+    pub(crate) fn all_shards(&self) -> &[Arc<Shard>] {
+        self.host().shards()
     }
 
-    /// An epoll for this runtime's sockets, with the busy-poll parameters of the mode.
+    /// Creates an epoll for this runtime's sockets, with the busy-poll parameters of the mode.
     pub fn epoll(&self) -> Epoll {
-        Epoll::new(&self.shared)
+        self.state.new_epoll()
     }
 
-    /// The router for what is on no prefix.
+    /// Waits until one of the `wanted` sockets is ready for some of its interest or has failed, `kernel` has something, or
+    /// `timeout` expires (`None` waits for ever). The caller then asks the sockets for their readiness.
+    ///
+    /// As in the kernel, it busy polls if a blocking read would (`sockbusyX`), and suspends no interrupts. Without sockets it
+    /// returns at once.
+    ///
+    /// # Errors
+    /// The runtime was dropped, a socket belongs to another runtime, or the process has no file descriptor left.
+    pub fn wait_any(
+        &self,
+        wanted: &[(&dyn Source, Readiness)],
+        timeout: Option<Duration>,
+        kernel: &dyn KernelWait,
+    ) -> Result<WaitOutcome, EpollError> {
+        let host = self.host();
+        if host.is_shut_down() {
+            return Err(EpollError::RuntimeDropped);
+        }
+        if wanted.iter().any(|(source, _)| !Arc::ptr_eq(source.info().host, host)) {
+            return Err(EpollError::OtherRuntime);
+        }
+        let until = timeout.map(|timeout| host.clock().after(timeout));
+        let reads = wanted.iter().any(|(_, interest)| interest.contains(Readiness::READABLE));
+        let busy = host.socket_busy_poll().filter(|_| reads);
+        let sockets = wanted
+            .iter()
+            .flat_map(|(source, interest)| source.info().sockets.iter().map(move |socket| (socket, *interest)));
+        wait::wait_any(sockets, until, busy, Some(kernel)).map_err(SystemError::into)
+    }
+
+    /// Returns the default router of IPv4 or IPv6.
     pub fn gateway(&self, is_v4: bool) -> Option<std::net::IpAddr> {
-        let shard = self.shared.shards.first()?;
+        let shard = self.all_shards().first()?;
         shard.with(|core| {
             let settings = core.stack.config().settings();
             if is_v4 { settings.gateway_v4.map(Into::into) } else { settings.gateway_v6.map(Into::into) }
         })
     }
 
-    /// How many shards there are: one for each queue pair.
+    /// Returns the number of shards: one for each queue pair.
     pub fn shards(&self) -> usize {
-        self.shared.shards.len()
+        self.all_shards().len()
     }
 
-    /// Whether other processes have some of the NIC's queue pairs. Who connects from here cannot choose that the answers
-    /// come to this process rather than to one of those, and is refused
+    /// Returns whether other processes own some of the NIC's queue pairs.
+    ///
+    /// Then answers to a connection from here may arrive at another process, and connecting fails
     /// ([`NoSteering`](crate::OpenError::NoSteering)).
     pub fn is_part(&self) -> bool {
-        self.shared.is_part
+        self.host().config.is_part
     }
 
-    /// The instances' IDs, in the order of the shards.
+    /// Returns the IDs of the NAPI instances, in the order of the shards.
     pub fn napi_ids(&self) -> Vec<u32> {
-        self.shared.shards.iter().map(|shard| number(shard.id)).collect()
+        self.all_shards().iter().map(|shard| shard.id.get()).collect()
     }
 
-    /// The settings of an instance.
+    /// Returns the settings of an instance.
     ///
     /// # Errors
-    /// If there is none of that ID.
+    /// No instance has this ID.
     pub fn settings(&self, napi: u32) -> Result<NapiSettings, SetError> {
-        let id = self.shared.find(napi)?;
-        self.shared.store().settings(id).copied().ok_or(SetError::NoSuchNapi(napi))
+        let id = self.state.find(napi)?;
+        self.state.store().settings(id).copied().ok_or(SetError::NoSuchNapi(napi))
     }
 
-    /// Changes the settings of some instances, all or nothing, while traffic flows. They are obeyed from the next schedule
-    /// on.
+    /// Changes the settings of some instances while traffic flows, all or none. They take effect at the next schedule.
     ///
     /// # Errors
-    /// An ID that is not there, or settings that make no sense together; then nothing was changed.
+    /// No instance has one of the IDs, or the settings contradict each other. Then nothing was changed.
     pub fn set(&self, napis: &[u32], change: impl FnMut(&mut NapiSettings)) -> Result<(), SetError> {
-        let ids = napis.iter().map(|napi| self.shared.find(*napi)).collect::<Result<Vec<_>, _>>()?;
-        self.shared.set(&ids, change)
+        let ids = napis.iter().map(|napi| self.state.find(*napi)).collect::<Result<Vec<_>, _>>()?;
+        self.state.set(&ids, change)
     }
 
     /// Puts every instance and every epoll of this runtime into a mode, while traffic flows.
@@ -122,68 +144,61 @@ impl Runtime {
         self.set_mode_settings(mode.settings())
     }
 
-    /// As [`Self::set_mode`], for settings that have no name.
+    /// Applies settings that are no mode's as [`Self::set_mode`] applies those of a mode.
     ///
     /// # Errors
-    /// Settings that make no sense together.
+    /// The settings contradict each other.
     pub fn set_mode_settings(&self, settings: ModeSettings) -> Result<(), SetError> {
         settings.validate()?;
         self.set(&self.napi_ids(), |napi| *napi = settings.napi)?;
-        self.shared.set_waits(&settings);
+        self.state.set_waits(&settings);
         Ok(())
     }
 
-    /// What one shard did so far, or all together.
+    /// Returns the counters of one shard, or the sums of all shards.
     pub fn counters(&self, shard: Option<usize>) -> Counters {
         let mut sum = Counters::default();
-        for (_, shard) in
-            self.shared.shards.iter().enumerate().filter(|(at, _)| shard.is_none_or(|wanted| wanted == *at))
+        for (_, shard) in self.all_shards().iter().enumerate().filter(|(at, _)| shard.is_none_or(|index| index == *at))
         {
             sum += shard.counters();
         }
         sum
     }
 
-    /// What the stacks did so far, together.
+    /// Returns the sums of the TCP/IP stacks' counters.
     pub fn stack_counters(&self) -> abey_tcpip::Counters {
         let mut sum = abey_tcpip::Counters::default();
-        for shard in self.shared.shards.iter() {
+        for shard in self.all_shards() {
             shard.with(|core| sum.add(core.stack.counters()));
         }
         sum
     }
 
-    /// What the NIC's queue pairs did so far, together: frames, drops, checksums that were left partial.
+    /// Returns the sums of the queue pairs' counters: frames, drops, partial checksums.
     pub fn nic_counters(&self) -> abey_nic::Counters {
         let mut sum = abey_nic::Counters::default();
-        for shard in self.shared.shards.iter() {
+        for shard in self.all_shards() {
             sum += shard.with(|core| core.nic_counters());
         }
         sum
     }
 
-    /// Whether anybody is at the other end of the wire. May cost a system call.
+    /// Returns the state of the NIC's link. May cost a system call.
     pub fn link(&self) -> LinkState {
-        self.shared.shards[0].with(|core| core.nic_link())
+        self.all_shards()[0].with(|core| core.nic_link())
     }
 
-    /// What the operator should put right about the other end of the wire, and was not told by an earlier call.
+    /// Returns the problems at the other end of the wire that the operator should correct, except those that an earlier
+    /// call returned.
     pub fn warnings(&self) -> Vec<Warning> {
-        let mut told = self.shared.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = told.len();
-        for warning in self.shared.shards.iter().filter_map(|shard| shard.with(|core| core.nic_warning())) {
-            if !told.contains(&warning) {
-                told.push(warning);
-            }
-        }
-        told[before..].to_vec()
+        self.state.new_warnings()
     }
 
-    /// What the shards hold now, together.
+    /// Returns the numbers of sockets and ports of all shards.
     pub fn census(&self) -> Census {
-        let kernel_ports = self.shared.kernel.as_ref().map_or(0, |kernel| kernel.reserved_ports());
+        let kernel_ports = self.host().kernel().map_or(0, |kernel| kernel.ports.count());
         let mut census = Census { kernel_ports, ..Census::default() };
-        for shard in self.shared.shards.iter() {
+        for shard in self.all_shards() {
             let one = shard.with(|core| core.census());
             census.sockets += one.sockets;
             census.time_waits += one.time_waits;
@@ -192,50 +207,52 @@ impl Runtime {
         census
     }
 
-    /// Lets `abey status`, `abey set` and others reach this runtime, until the answer is dropped: see [`control`].
+    /// Serves a [control socket](control) in the user's directory, for `abey status`, `abey set` and others, until the
+    /// returned server is dropped.
     ///
     /// # Errors
-    /// There is no directory for the socket, or it is not ours alone; or the system refuses.
+    /// There is no directory for the socket, other users may write to it, or a system call failed.
     pub fn serve_control(&self) -> Result<control::Server, ControlError> {
         self.serve_control_in(&control::own_directory()?)
     }
 
-    /// As [`Self::serve_control`], at a socket that another process has [lent](control::lend) this one.
+    /// Serves a control socket that another process has [lent](control::lend).
     ///
     /// # Errors
-    /// When the system refuses.
+    /// A system call failed.
     pub fn serve_control_at(&self, listener: UnixListener) -> std::io::Result<control::Server> {
-        control::Server::start_at(&self.shared, listener)
+        control::Server::start_at(&self.state, listener)
     }
 
-    /// As [`Self::serve_control`], in a directory of the caller's choice: its user's, and nobody else's to write to.
+    /// Serves a control socket in a given directory, to which no other user may write.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Self::serve_control`].
     pub fn serve_control_in(&self, directory: &Path) -> Result<control::Server, ControlError> {
-        control::Server::start(&self.shared, directory)
+        control::Server::start(&self.state, directory)
     }
 }
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        self.shared.over.store(true, Ordering::Release);
-        for shard in self.shared.shards.iter() {
+        let host = &self.state.host;
+        host.shut_down();
+        for shard in host.shards().iter() {
             shard.shut_down();
         }
-        if let Some(kernel) = &self.shared.kernel {
+        if let Some(kernel) = host.kernel() {
             kernel.shut_down();
         }
         self.stop.store(true, Ordering::Release);
-        self.pool.stop();
-        for shard in self.shared.shards.iter() {
+        self.work_queue.stop();
+        for shard in host.shards().iter() {
             shard.wake_service();
         }
-        for queue in self.shared.live_epolls() {
-            queue.wake_all();
+        for epoll in self.state.epolls() {
+            epoll.wake_all();
         }
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
+            // The panic of a thread was reported when it happened.
             let _ = thread.join();
         }
     }

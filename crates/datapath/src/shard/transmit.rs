@@ -1,25 +1,24 @@
-//! Frames on their way out: the burst between the stack and the transmit ring, which outlives back-pressure.
+//! The buffer between the TCP/IP stack and the transmit ring. Frames stay here while the ring is full.
 
+use abey_delivery::Nanos;
 use abey_nic::{Checksum, Frame, QueuePair, TransmitError};
 use abey_tcpip::{FrameInfo, FrameSink, Stack};
 
-use abey_delivery::Nanos;
-
 use crate::clock::stack_time;
 
-/// Frames of a burst.
+/// The number of frames that the stack writes at a time.
 const BURST: usize = 64;
 
-/// The burst.
+/// A burst of frames.
 #[derive(Debug)]
-pub(super) struct Transmit {
+pub(super) struct TransmitBuffer {
     frames: Vec<Frame>,
-    /// Frames before this one are gone.
+    /// The index of the first frame that is not in the ring yet.
     head: usize,
     len: usize,
 }
 
-impl FrameSink for Transmit {
+impl FrameSink for TransmitBuffer {
     fn slot(&mut self) -> Option<&mut [u8]> {
         self.frames.get_mut(self.len).map(Frame::buffer_mut)
     }
@@ -27,28 +26,28 @@ impl FrameSink for Transmit {
     fn commit(&mut self, len: usize, info: FrameInfo) {
         let frame = &mut self.frames[self.len];
         frame.set_len(len);
-        // The stack fills checksums in unless it was told that frames never leave memory.
+        // The stack fills in checksums, unless its configuration declares that frames never leave memory.
         frame.checksum = if info.checksum.is_some() { Checksum::NotNeeded } else { Checksum::Complete };
         self.len += 1;
     }
 }
 
-impl Transmit {
+impl TransmitBuffer {
     pub(super) fn new(mtu: usize) -> Self {
         Self { frames: Frame::burst(BURST, mtu), head: 0, len: 0 }
     }
 
-    /// Whether frames wait for room in the ring.
-    pub(super) fn is_held_up(&self) -> bool {
+    /// Returns whether frames wait for room in the ring.
+    pub(super) fn is_blocked(&self) -> bool {
         self.head < self.len
     }
 
-    /// Forgets what waits.
+    /// Drops the frames that wait.
     pub(super) fn clear(&mut self) {
         (self.head, self.len) = (0, 0);
     }
 
-    /// Moves what the stack has into the ring: how many frames. The device is not told.
+    /// Moves the stack's frames into the ring, without a kick. Returns the number of frames.
     pub(super) fn flush(
         &mut self,
         now: Nanos,
@@ -57,7 +56,7 @@ impl Transmit {
     ) -> Result<u64, TransmitError> {
         let mut sent = 0;
         loop {
-            if !self.is_held_up() {
+            if !self.is_blocked() {
                 self.clear();
                 if stack.poll_transmit_burst(stack_time(now), self, BURST) == 0 {
                     break;
@@ -66,7 +65,7 @@ impl Transmit {
             let taken = nic.transmit(&self.frames[self.head..self.len])?;
             self.head += taken;
             sent += taken as u64;
-            if self.is_held_up() {
+            if self.is_blocked() {
                 break;
             }
         }

@@ -8,50 +8,53 @@ use std::time::Duration;
 use abey_nic::Protocol;
 use abey_tcpip::{IoError, Readiness, SocketId};
 
-use super::{Handle, Parts, Source, TcpStream, sealed};
+use super::handle::Handle;
+use super::stream::TcpStream;
 use crate::error::{Error, OpenError};
-use crate::kernel::Users;
+use crate::kernel::ports::PortUsers;
 use crate::runtime::Runtime;
-use crate::shard::{Core, Shard};
-use crate::wait::Part;
+use crate::shard::{Core, Shard, ShardSocket};
+use crate::source::{Source, SourceInfo, sealed};
 
 /// A listening TCP socket.
 #[derive(Debug)]
 pub struct TcpListener(Handle);
 
 impl TcpListener {
-    /// Connections that may wait to be accepted, and be half open, in each shard.
+    /// The most connections in each shard that wait to be accepted, and the most that are half open.
     pub const BACKLOG: usize = 1024;
 
-    /// Listens in every shard: connections are accepted wherever their packets arrive.
+    /// Listens in every shard, so that connections are accepted on any queue.
     ///
     /// # Errors
-    /// An address that is taken or not the runtime's; a port that another program has, where the device is shared with
-    /// the kernel.
-    pub fn bind(runtime: &Runtime, at: SocketAddr) -> Result<Self, OpenError> {
+    /// The address is in use or not the runtime's. If the device is shared with the kernel: another program uses the port.
+    pub fn bind(runtime: &Runtime, address: SocketAddr) -> Result<Self, OpenError> {
         let shards: Vec<_> = (0..runtime.shards()).collect();
-        Self::open(runtime, &[at], &shards, Self::BACKLOG, false)
+        Self::open(runtime, &[address], &shards, Self::BACKLOG, false)
     }
 
-    /// Listens in one shard only, as one of a group of listeners with SO_REUSEPORT that has one for each shard: it gets
-    /// the connections whose packets arrive there. Those that arrive in shards where nobody listens are refused.
+    /// Listens in one shard, as one listener of an SO_REUSEPORT group that has one for each shard.
+    ///
+    /// It accepts the connections whose packets arrive in that shard. A shard without a listener refuses connections.
     ///
     /// # Errors
-    /// As [`Self::bind`], or a shard that is not there.
-    pub fn bind_reuse_port(runtime: &Runtime, at: SocketAddr, shard: usize) -> Result<Self, OpenError> {
-        Self::open(runtime, &[at], &[shard], Self::BACKLOG, false)
+    /// Those of [`Self::bind`], or there is no such shard.
+    pub fn bind_reuse_port(runtime: &Runtime, address: SocketAddr, shard: usize) -> Result<Self, OpenError> {
+        Self::open(runtime, &[address], &[shard], Self::BACKLOG, false)
     }
 
-    /// Listens beside a socket of the kernel's that is the caller's, is bound to this port and listens there too: where
-    /// the device is shared with the kernel (AF_XDP), that socket is the reservation of the port, which this redirects.
-    /// The caller keeps it open as long as the listener.
+    /// Listens on a port on which a kernel socket of the caller listens too.
     ///
-    /// At every one of `addresses`, which have one port, in each of `shards`; with room for `backlog` connections that
-    /// wait to be accepted in each. Connections that the kernel's socket has already are the kernel's, and stay so.
+    /// If the device is shared with the kernel (AF_XDP), the kernel socket reserves the port, and this call redirects it.
+    /// The caller keeps the socket open as long as the listener. Connections that the kernel socket has already stay in
+    /// the kernel.
+    ///
+    /// Listens on all `addresses`, which have the same port, in each of `shards`. In each shard up to `backlog`
+    /// connections may wait to be accepted.
     ///
     /// # Errors
-    /// As [`Self::bind`], no address, or a shard that is not there.
-    pub fn bind_beside(
+    /// Those of [`Self::bind`], no address, or there is no such shard.
+    pub fn bind_reserved(
         runtime: &Runtime,
         addresses: &[SocketAddr],
         shards: &[usize],
@@ -65,100 +68,99 @@ impl TcpListener {
         addresses: &[SocketAddr],
         shards: &[usize],
         backlog: usize,
-        is_held: bool,
+        is_reserved: bool,
     ) -> Result<Self, OpenError> {
-        let runtime = runtime.shared();
-        let shards = shards.iter().map(|shard| runtime.shard(*shard)).collect::<Result<Vec<_>, _>>()?;
+        let host = runtime.host();
+        let shards = shards.iter().map(|shard| host.shard(*shard)).collect::<Result<Vec<_>, _>>()?;
         let port = addresses.first().ok_or(OpenError::NoAddress)?.port();
-        let lease = match &runtime.kernel {
-            Some(kernel) if is_held => Some(kernel.adopt(Protocol::Tcp, port)?),
-            _ => runtime.reserve(Protocol::Tcp, port)?,
+        let lease = match host.kernel() {
+            Some(kernel) if is_reserved => Some(kernel.ports.adopt(Protocol::Tcp, port)?),
+            _ => host.reserve(Protocol::Tcp, port)?,
         };
-        // The parts that exist are closed again if one of them cannot be opened.
-        let mut handle = Handle::new(runtime, Vec::new());
-        for at in addresses {
+        // If one of the sockets cannot be opened, the handle closes the others.
+        let mut handle = Handle::new(host, Vec::new());
+        for address in addresses {
             for shard in &shards {
-                let socket = runtime.open(shard, |core| core.stack.listen(*at, backlog))?;
-                handle.parts.push(Part { shard: (*shard).clone(), socket });
+                let id = host.open(shard, |core| core.stack.listen(*address, backlog))?;
+                handle.sockets.push(ShardSocket { shard: (*shard).clone(), id });
             }
         }
-        let parts = std::mem::take(&mut handle.parts);
-        let mut handle = Handle::new(runtime, parts);
         handle.lease = lease.map(|mut lease| {
             // Accepted connections outlive their listener.
-            let shards = runtime.shards.iter().map(Arc::downgrade).collect();
-            lease.set_users(Users::Port { shards, port });
+            let shards = host.shards().iter().map(Arc::downgrade).collect();
+            lease.set_users(PortUsers::Port { shards, port });
             lease
         });
         Ok(Self(handle))
     }
 
-    /// Listens no more, while this stays: connections that wait to be accepted are reset (`shutdown(2)` of a listener).
+    /// Stops listening, and resets the connections that wait to be accepted (`shutdown(2)` of a listener).
     pub fn stop(&self) {
         self.0.close();
     }
 
-    /// Takes the next connection, which inherits whether calls block, and its peer's address.
+    /// Accepts the next connection. Returns its stream and the peer's address. The stream is non-blocking if the listener
+    /// is.
     ///
     /// # Errors
-    /// [`Error::is_would_block`] if the listener is non-blocking and there is none.
+    /// [`Error::is_would_block`] if the listener is non-blocking and no connection waits.
     pub fn accept(&self) -> Result<(TcpStream, SocketAddr), Error> {
-        let (part, peer) = self.0.when(Readiness::READABLE, take)?;
-        let handle = Handle::new(&self.0.runtime, vec![part]);
+        let (socket, peer) = self.0.blocking(Readiness::READABLE, accept)?;
+        let handle = Handle::new(&self.0.host, vec![socket]);
         handle.set_nonblocking(self.0.is_nonblocking());
         Ok((TcpStream(handle), peer))
     }
 
-    /// What it is ready for at the moment: readable is a connection to accept.
+    /// Returns what the listener is ready for; it is readable if a connection waits to be accepted.
     pub fn readiness(&self) -> Readiness {
         self.0.readiness()
     }
 
-    /// Where it listens.
+    /// Returns the address on which the listener listens.
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn local_addr(&self) -> Result<SocketAddr, Error> {
         self.0.now(|core, socket| core.stack.local_addr(socket))
     }
 
-    /// The runtime's kernel socket that holds the port, bound and not listening, where the device is shared with the kernel
-    /// (AF_XDP). `None` for one that [stands beside](Self::bind_beside) the caller's.
+    /// Returns the runtime's kernel socket that reserves the port, bound and not listening, if the device is shared with
+    /// the kernel (AF_XDP). `None` if a socket of the caller [reserves](Self::bind_reserved) the port.
     pub fn kernel_socket(&self) -> Option<Arc<OwnedFd>> {
         self.0.lease.as_ref()?.kernel_socket()
     }
 
-    /// As [`Self::accept`], without waiting, whatever [`Self::set_nonblocking`] says.
+    /// Accepts as [`Self::accept`] does, and never waits, even if the listener is blocking.
     ///
     /// # Errors
-    /// As [`Self::accept`] of a listener that is non-blocking.
+    /// Those of [`Self::accept`] for a non-blocking listener.
     pub fn try_accept(&self) -> Result<(TcpStream, SocketAddr), Error> {
-        let (part, peer) = self.0.at_once(take)?;
-        Ok((TcpStream(Handle::new(&self.0.runtime, vec![part])), peer))
+        let (socket, peer) = self.0.try_now(accept)?;
+        Ok((TcpStream(Handle::new(&self.0.host, vec![socket])), peer))
     }
 
-    /// Whether [`Self::accept`] waits.
+    /// Sets whether [`Self::accept`] fails instead of waiting.
     pub fn set_nonblocking(&self, on: bool) {
         self.0.set_nonblocking(on);
     }
 
-    /// How long [`Self::accept`] waits at most.
+    /// Sets how long [`Self::accept`] waits at most.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         self.0.set_timeout(timeout);
     }
 }
 
-/// Takes a connection that waits at a part.
-fn take(shard: &Arc<Shard>, core: &mut Core, listener: SocketId) -> Result<(Part, SocketAddr), IoError> {
-    let accepted = core.stack.accept(listener)?;
-    let peer = core.stack.peer_addr(accepted)?;
-    Ok((Part { shard: shard.clone(), socket: accepted }, peer))
+/// Accepts a connection in one shard.
+fn accept(shard: &Arc<Shard>, core: &mut Core, listener: SocketId) -> Result<(ShardSocket, SocketAddr), IoError> {
+    let id = core.stack.accept(listener)?;
+    let peer = core.stack.peer_addr(id)?;
+    Ok((ShardSocket { shard: shard.clone(), id }, peer))
 }
 
 impl sealed::Sealed for TcpListener {}
 
 impl Source for TcpListener {
-    fn parts(&self) -> Parts<'_> {
-        Parts { runtime: &self.0.runtime, parts: &self.0.parts, listens: true }
+    fn info(&self) -> SourceInfo<'_> {
+        SourceInfo { host: &self.0.host, sockets: &self.0.sockets, is_listener: true }
     }
 }

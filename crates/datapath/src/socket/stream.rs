@@ -1,87 +1,228 @@
-//! TCP connections: what is done with one. How one is made is in [`connect`](super::connect).
+//! TCP connections.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use abey_tcpip::{IoError, Keepalive, Readiness, Shutdown, SocketError, SocketId};
 
-use super::{Handle, Parts, Source, sealed};
-use crate::error::Error;
-use crate::shard::Core;
+use super::connect;
+use super::handle::Handle;
+use crate::error::{Error, OpenError};
+use crate::runtime::Runtime;
+use crate::shard::{Core, Shard};
+use crate::source::{Source, SourceInfo, sealed};
+use crate::wait::wait_for;
 
-/// A TCP connection. All methods take `&self`; several threads may use it.
+/// How often a thread that waits for a connection checks the link, which may cost a system call.
+const LINK_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A TCP connection. All methods take `&self`, so several threads may use it.
 #[derive(Debug)]
 pub struct TcpStream(pub(super) Handle);
 
+/// Connecting.
 impl TcpStream {
-    /// Reads what is there; 0 is the end of the stream.
+    /// Connects, and waits until the connection is established. Successive connections use the shards in turn.
     ///
     /// # Errors
-    /// [`Error::is_would_block`] if the stream is non-blocking and nothing is there; what happened to the connection.
-    pub fn read(&self, to: &mut [u8]) -> Result<usize, Error> {
-        self.0.when(Readiness::READABLE, |_, core, socket| core.stack.read(socket, to).map_err(established))
+    /// The connection is impossible, or it failed.
+    pub fn connect(runtime: &Runtime, remote: SocketAddr) -> Result<Self, OpenError> {
+        Self::connect_timeout(runtime, remote, None)
     }
 
-    /// As [`Self::read`], without taking the bytes away.
+    /// Connects, and waits for at most `timeout`.
     ///
     /// # Errors
-    /// As [`Self::read`].
-    pub fn peek(&self, to: &mut [u8]) -> Result<usize, Error> {
-        self.0.when(Readiness::READABLE, |_, core, socket| core.stack.peek(socket, to).map_err(established))
+    /// Those of [`Self::connect`], or the timeout expired.
+    pub fn connect_timeout(
+        runtime: &Runtime,
+        remote: SocketAddr,
+        timeout: Option<Duration>,
+    ) -> Result<Self, OpenError> {
+        Self::connect_and_wait(runtime, runtime.host().next_shard(), remote, timeout)
     }
 
-    /// Writes what there is room for, and sends what the windows allow.
+    /// Connects in a given shard, and waits for at most `timeout`.
     ///
     /// # Errors
-    /// [`Error::is_would_block`] if the stream is non-blocking and there is no room; what happened to the connection.
+    /// Those of [`Self::connect_timeout`], or there is no such shard.
+    pub fn connect_in(
+        runtime: &Runtime,
+        remote: SocketAddr,
+        shard: usize,
+        timeout: Option<Duration>,
+    ) -> Result<Self, OpenError> {
+        Self::connect_and_wait(runtime, runtime.host().shard(shard)?, remote, timeout)
+    }
+
+    fn connect_and_wait(
+        runtime: &Runtime,
+        shard: &Arc<Shard>,
+        remote: SocketAddr,
+        timeout: Option<Duration>,
+    ) -> Result<Self, OpenError> {
+        let host = runtime.host();
+        let stream = Self(connect::connect_in(host, shard, host.source_for(remote.ip()), remote)?);
+        stream.wait_until_connected(timeout)?;
+        match stream.take_error() {
+            Ok(None) => Ok(stream),
+            Ok(Some(error)) => Err(error.into()),
+            Err(Error::Nic(reason)) => Err(OpenError::Nic(reason)),
+            Err(_) => Err(OpenError::RuntimeDropped),
+        }
+    }
+
+    /// Starts to connect, in a given shard or in the next one, and returns a non-blocking stream.
+    ///
+    /// The stream becomes writable when the connection is established or has failed ([`Self::take_error`]).
+    ///
+    /// # Errors
+    /// The connection is impossible.
+    pub fn connect_nonblocking(runtime: &Runtime, remote: SocketAddr, shard: Option<usize>) -> Result<Self, OpenError> {
+        let host = runtime.host();
+        let shard = match shard {
+            None => host.next_shard(),
+            Some(index) => host.shard(index)?,
+        };
+        let stream = Self(connect::connect_in(host, shard, host.source_for(remote.ip()), remote)?);
+        stream.set_nonblocking(true);
+        Ok(stream)
+    }
+
+    /// Starts to connect from a given local address, port or both, and returns a non-blocking stream.
+    ///
+    /// A given port must be bound by a kernel socket of the caller. If the device is shared with the kernel (AF_XDP), that
+    /// socket reserves the port, and the caller keeps it open as long as the stream. The connection lives in the shard
+    /// where the answers arrive.
+    ///
+    /// # Errors
+    /// The connection is impossible, the address is not the runtime's, or there is an equal connection.
+    pub fn connect_from(
+        runtime: &Runtime,
+        address: Option<IpAddr>,
+        port: Option<u16>,
+        remote: SocketAddr,
+    ) -> Result<Self, OpenError> {
+        let host = runtime.host();
+        let address = address.or_else(|| host.source_for(remote.ip()));
+        let stream = Self(match port {
+            None => connect::connect_in(host, host.next_shard(), address, remote)?,
+            Some(port) => connect::connect_from_port(host, address, port, remote)?,
+        });
+        stream.set_nonblocking(true);
+        Ok(stream)
+    }
+
+    /// Returns whether the connection was established and has not ended since. Its data may still be readable when it has.
+    ///
+    /// # Errors
+    /// The runtime was dropped.
+    pub fn is_connected(&self) -> Result<bool, Error> {
+        self.0.now(|core, socket| Ok(core.stack.is_connected(socket)))
+    }
+
+    /// Returns whether the link of the NIC was up before and is down now, so that no answer will come.
+    pub fn link_is_lost(&self) -> bool {
+        self.0.first().shard.with(Core::link_is_lost)
+    }
+
+    /// Waits until the connection is established or has failed.
+    ///
+    /// If the link goes down, the call fails at once. If it was never up, the call waits, because it may still come up.
+    ///
+    /// # Errors
+    /// The timeout expired, or the link went down.
+    pub fn wait_until_connected(&self, timeout: Option<Duration>) -> Result<(), OpenError> {
+        let clock = self.0.host.clock();
+        let until = timeout.map(|timeout| clock.after(timeout));
+        loop {
+            let next_check = clock.after(LINK_CHECK_INTERVAL);
+            let next = until.map_or(next_check, |until| until.min(next_check));
+            if wait_for(&self.0.sockets, Readiness::WRITABLE, Some(next), None)? {
+                return Ok(());
+            }
+            if until.is_some_and(|until| clock.now() >= until) {
+                return Err(OpenError::TimedOut);
+            }
+            if self.link_is_lost() {
+                return Err(OpenError::LinkDown { device: self.0.host.config.device.clone() });
+            }
+        }
+    }
+}
+
+/// Transferring data.
+impl TcpStream {
+    /// Reads the bytes that have arrived. Returns their number; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// [`Error::is_would_block`] if the stream is non-blocking and has no data; the connection's error.
+    pub fn read(&self, buffer: &mut [u8]) -> Result<usize, Error> {
+        self.0
+            .blocking(Readiness::READABLE, |_, core, socket| core.stack.read(socket, buffer).map_err(until_established))
+    }
+
+    /// Reads as [`Self::read`] does, and leaves the bytes in the receive buffer.
+    ///
+    /// # Errors
+    /// Those of [`Self::read`].
+    pub fn peek(&self, buffer: &mut [u8]) -> Result<usize, Error> {
+        self.0
+            .blocking(Readiness::READABLE, |_, core, socket| core.stack.peek(socket, buffer).map_err(until_established))
+    }
+
+    /// Writes as many bytes as the send buffer has room for, and sends what the windows allow. Returns their number.
+    ///
+    /// # Errors
+    /// [`Error::is_would_block`] if the stream is non-blocking and the buffer is full; the connection's error.
     pub fn write(&self, bytes: &[u8]) -> Result<usize, Error> {
-        self.0.when(Readiness::WRITABLE, |_, core, socket| write(core, socket, bytes))
+        self.0.blocking(Readiness::WRITABLE, |_, core, socket| write(core, socket, bytes))
     }
 
-    /// As [`Self::read`], without waiting, whatever [`Self::set_nonblocking`] says (MSG_DONTWAIT).
+    /// Reads as [`Self::read`] does, and never waits, even if the stream is blocking (MSG_DONTWAIT).
     ///
     /// # Errors
-    /// As [`Self::read`] of a stream that is non-blocking.
-    pub fn try_read(&self, to: &mut [u8]) -> Result<usize, Error> {
-        self.0.now(|core, socket| core.stack.read(socket, to).map_err(established))
+    /// Those of [`Self::read`] for a non-blocking stream.
+    pub fn try_read(&self, buffer: &mut [u8]) -> Result<usize, Error> {
+        self.0.now(|core, socket| core.stack.read(socket, buffer).map_err(until_established))
     }
 
-    /// As [`Self::peek`], without waiting.
+    /// Reads as [`Self::peek`] does, and never waits.
     ///
     /// # Errors
-    /// As [`Self::peek`] of a stream that is non-blocking.
-    pub fn try_peek(&self, to: &mut [u8]) -> Result<usize, Error> {
-        self.0.now(|core, socket| core.stack.peek(socket, to).map_err(established))
+    /// Those of [`Self::peek`] for a non-blocking stream.
+    pub fn try_peek(&self, buffer: &mut [u8]) -> Result<usize, Error> {
+        self.0.now(|core, socket| core.stack.peek(socket, buffer).map_err(until_established))
     }
 
-    /// As [`Self::write`], without waiting.
+    /// Writes as [`Self::write`] does, and never waits.
     ///
     /// # Errors
-    /// As [`Self::write`] of a stream that is non-blocking.
+    /// Those of [`Self::write`] for a non-blocking stream.
     pub fn try_write(&self, bytes: &[u8]) -> Result<usize, Error> {
         self.0.now(|core, socket| write(core, socket, bytes))
     }
 
-    /// How many bytes are there to read (FIONREAD).
+    /// Returns the number of bytes that can be read (FIONREAD).
     ///
     /// # Errors
-    /// If the connection or the runtime is gone.
+    /// The connection has ended, or the runtime was dropped.
     pub fn readable_bytes(&self) -> Result<usize, Error> {
         self.0.now(|core, socket| core.stack.readable_bytes(socket))
     }
 
-    /// What it is ready for at the moment.
+    /// Returns what the stream is ready for.
     pub fn readiness(&self) -> Readiness {
         self.0.readiness()
     }
 
-    /// Writes everything.
+    /// Writes all bytes.
     ///
     /// # Errors
-    /// As [`Self::write`]; how much was written before is not told.
+    /// Those of [`Self::write`]. Some of the bytes may have been written.
     pub fn write_all(&self, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
             let written = self.write(bytes)?;
@@ -90,14 +231,14 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Reads until `to` is full.
+    /// Reads until `buffer` is full.
     ///
     /// # Errors
-    /// As [`Self::read`]; [`IoError::NotConnected`] if the stream ends before.
-    pub fn read_exact(&self, to: &mut [u8]) -> Result<(), Error> {
+    /// Those of [`Self::read`]; [`IoError::NotConnected`] if the stream ends before.
+    pub fn read_exact(&self, buffer: &mut [u8]) -> Result<(), Error> {
         let mut filled = 0;
-        while filled < to.len() {
-            match self.read(&mut to[filled..])? {
+        while filled < buffer.len() {
+            match self.read(&mut buffer[filled..])? {
                 0 => return Err(IoError::NotConnected.into()),
                 count => filled += count,
             }
@@ -105,10 +246,10 @@ impl TcpStream {
         Ok(())
     }
 
-    /// Shuts one direction or both.
+    /// Shuts down one direction or both.
     ///
     /// # Errors
-    /// If the connection is not established.
+    /// The connection is not established.
     pub fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
         self.0.now(|core, socket| {
             let now = core.stack_now();
@@ -116,26 +257,26 @@ impl TcpStream {
         })
     }
 
-    /// The error that waits, if any (SO_ERROR); it waits no more.
+    /// Returns and clears the pending error, if any (SO_ERROR).
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn take_error(&self) -> Result<Option<SocketError>, Error> {
         self.0.now(|core, socket| core.stack.take_error(socket))
     }
 
-    /// Whether small segments are sent at once (TCP_NODELAY).
+    /// Sets whether small segments are sent at once (TCP_NODELAY).
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn set_nodelay(&self, on: bool) -> Result<(), Error> {
         self.0.now(|core, socket| core.stack.set_nodelay(socket, on))
     }
 
-    /// Probes of an idle connection (SO_KEEPALIVE).
+    /// Sets the probes of an idle connection (SO_KEEPALIVE); `None` disables them.
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> Result<(), Error> {
         self.0.now(|core, socket| {
             let now = core.stack_now();
@@ -143,88 +284,89 @@ impl TcpStream {
         })
     }
 
-    /// How closing ends the connection (SO_LINGER); zero resets it. Closing never waits.
+    /// Sets how closing ends the connection (SO_LINGER); zero resets it. Closing never waits.
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn set_linger(&self, linger: Option<Duration>) -> Result<(), Error> {
         self.0.now(|core, socket| core.stack.set_linger(socket, linger))
     }
 
-    /// Bytes that were written and that the peer has not acknowledged.
+    /// Returns the number of bytes that were written and that the peer has not acknowledged.
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn unacknowledged_bytes(&self) -> Result<usize, Error> {
         self.0.now(|core, socket| core.stack.unacknowledged_bytes(socket))
     }
 
-    /// Bytes that were written and never sent.
+    /// Returns the number of bytes that were written and never sent.
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn unsent_bytes(&self) -> Result<usize, Error> {
         self.0.now(|core, socket| core.stack.unsent_bytes(socket))
     }
 
-    /// The own end's address.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn local_addr(&self) -> Result<SocketAddr, Error> {
         self.0.now(|core, socket| core.stack.local_addr(socket))
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn peer_addr(&self) -> Result<SocketAddr, Error> {
         self.0.now(|core, socket| core.stack.peer_addr(socket))
     }
 
-    /// The NAPI instance its packets arrive through (SO_INCOMING_NAPI_ID).
+    /// Returns the ID of the NAPI instance that receives the stream's packets (SO_INCOMING_NAPI_ID).
     pub fn incoming_napi_id(&self) -> u32 {
-        self.0.part().shard.id.get()
+        self.0.first().shard.id.get()
     }
 
-    /// The kernel socket that holds the own port, if this end connected and the device is shared with the kernel (AF_XDP).
+    /// Returns the kernel socket that reserves the local port, if this end connected and the device is shared with the
+    /// kernel (AF_XDP).
     pub fn kernel_socket(&self) -> Option<Arc<OwnedFd>> {
         self.0.lease.as_ref()?.kernel_socket()
     }
 
-    /// Whether calls wait.
+    /// Sets whether calls fail instead of waiting.
     pub fn set_nonblocking(&self, on: bool) {
         self.0.set_nonblocking(on);
     }
 
-    /// How long one call waits at most.
+    /// Sets how long a call waits at most.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         self.0.set_timeout(timeout);
     }
 
-    /// How long one call that reads waits at most (SO_RCVTIMEO).
+    /// Sets how long a call that reads waits at most (SO_RCVTIMEO).
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         self.0.set_read_timeout(timeout);
     }
 
-    /// How long one call that writes waits at most (SO_SNDTIMEO).
+    /// Sets how long a call that writes waits at most (SO_SNDTIMEO).
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
         self.0.set_write_timeout(timeout);
     }
 
-    /// The bytes it takes before its program reads them (SO_RCVBUF), from now on fixed.
+    /// Sets the size of the receive buffer in bytes (SO_RCVBUF), and stops its automatic adjustment.
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn set_receive_buffer(&self, bytes: usize) -> Result<(), Error> {
         self.0.now(|core, socket| core.stack.set_receive_buffer(socket, bytes))
     }
 
-    /// The bytes that may be written before the peer acknowledges them (SO_SNDBUF).
+    /// Sets the size of the send buffer in bytes (SO_SNDBUF).
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn set_send_buffer(&self, bytes: usize) -> Result<(), Error> {
         self.0.now(|core, socket| core.stack.set_send_buffer(socket, bytes))
     }
@@ -236,14 +378,14 @@ fn write(core: &mut Core, socket: SocketId, bytes: &[u8]) -> Result<usize, IoErr
     Ok(written)
 }
 
-/// A connection that is still being made has nothing to read *yet*.
-fn established(error: IoError) -> IoError {
+/// Turns "not connected" into "would block": a connection that is not established has nothing to read *yet*.
+fn until_established(error: IoError) -> IoError {
     if error == IoError::NotConnected { IoError::WouldBlock } else { error }
 }
 
 impl io::Read for &TcpStream {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        Ok(TcpStream::read(self, to)?)
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(TcpStream::read(self, buffer)?)
     }
 }
 
@@ -260,7 +402,7 @@ impl io::Write for &TcpStream {
 impl sealed::Sealed for TcpStream {}
 
 impl Source for TcpStream {
-    fn parts(&self) -> Parts<'_> {
-        Parts { runtime: &self.0.runtime, parts: &self.0.parts, listens: false }
+    fn info(&self) -> SourceInfo<'_> {
+        SourceInfo { host: &self.0.host, sockets: &self.0.sockets, is_listener: false }
     }
 }

@@ -1,6 +1,7 @@
 //! UDP sockets.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,160 +9,157 @@ use std::time::Duration;
 use abey_nic::Protocol;
 use abey_tcpip::{IoError, Message, Readiness, Shutdown, SocketError, SocketId};
 
-use super::{Handle, Parts, Source, sealed};
+use super::handle::{Handle, on};
 use crate::error::{Error, OpenError};
-use crate::kernel::Lease;
-use crate::runtime::{Runtime, Shared};
-use crate::shard::Core;
-use crate::wait::Part;
+use crate::host::Host;
+use crate::kernel::ports::Lease;
+use crate::runtime::Runtime;
+use crate::shard::{Core, ShardSocket};
+use crate::source::{Source, SourceInfo, sealed};
 
-/// A UDP socket. It has a part in every shard, and datagrams are received wherever they arrive.
+/// A UDP socket. It has a part in every shard, so that it receives datagrams on any queue.
 #[derive(Debug)]
 pub struct UdpSocket(Handle);
 
 impl UdpSocket {
-    /// Binds at an address; port 0 chooses one.
+    /// Binds to an address. For port 0 a free port is chosen.
     ///
     /// # Errors
-    /// An address that is taken or not the runtime's; a port that another program has, where the device is shared with
-    /// the kernel.
-    pub fn bind(runtime: &Runtime, at: SocketAddr) -> Result<Self, OpenError> {
-        Self::open(runtime, at, 0..runtime.shards())
+    /// The address is in use or not the runtime's. If the device is shared with the kernel: another program uses the port.
+    pub fn bind(runtime: &Runtime, address: SocketAddr) -> Result<Self, OpenError> {
+        Self::open(runtime, address, 0..runtime.shards())
     }
 
-    /// Binds in one shard only, as one of a group of sockets with SO_REUSEPORT that has one for each shard: it gets the
-    /// datagrams that arrive there.
+    /// Binds in one shard, as one socket of an SO_REUSEPORT group that has one for each shard. It receives the datagrams
+    /// that arrive in that shard.
     ///
     /// # Errors
-    /// As [`Self::bind`], or a shard that is not there.
-    pub fn bind_reuse_port(runtime: &Runtime, at: SocketAddr, shard: usize) -> Result<Self, OpenError> {
-        runtime.shared().shard(shard)?;
-        Self::open(runtime, at, shard..shard + 1)
+    /// Those of [`Self::bind`], or there is no such shard.
+    pub fn bind_reuse_port(runtime: &Runtime, address: SocketAddr, shard: usize) -> Result<Self, OpenError> {
+        runtime.host().shard(shard)?;
+        Self::open(runtime, address, shard..shard + 1)
     }
 
-    /// Binds in every shard, beside a socket of the kernel's that is the caller's and is bound to this port: where the
-    /// device is shared with the kernel (AF_XDP), that socket is the reservation of the port, which this redirects. The
-    /// caller keeps it open as long as this one.
+    /// Binds in every shard to a port to which a kernel socket of the caller is bound.
+    ///
+    /// If the device is shared with the kernel (AF_XDP), the kernel socket reserves the port, and this call redirects it.
+    /// The caller keeps the kernel socket open as long as this socket.
     ///
     /// # Errors
-    /// As [`Self::bind`].
-    pub fn bind_beside(runtime: &Runtime, at: SocketAddr) -> Result<Self, OpenError> {
-        let shared = runtime.shared();
-        let lease = match &shared.kernel {
-            Some(kernel) => Some(kernel.adopt(Protocol::Udp, at.port())?),
-            None => None,
-        };
-        Self::open_with(shared, at, 0..runtime.shards(), lease)
+    /// Those of [`Self::bind`].
+    pub fn bind_reserved(runtime: &Runtime, address: SocketAddr) -> Result<Self, OpenError> {
+        let host = runtime.host();
+        let lease = host.kernel().map(|kernel| kernel.ports.adopt(Protocol::Udp, address.port())).transpose()?;
+        Self::open_with(host, address, 0..runtime.shards(), lease)
     }
 
-    fn open(runtime: &Runtime, at: SocketAddr, shards: std::ops::Range<usize>) -> Result<Self, OpenError> {
-        let runtime = runtime.shared();
-        let lease = runtime.reserve(Protocol::Udp, at.port())?;
-        Self::open_with(runtime, at, shards, lease)
+    fn open(runtime: &Runtime, address: SocketAddr, shards: Range<usize>) -> Result<Self, OpenError> {
+        let host = runtime.host();
+        let lease = host.reserve(Protocol::Udp, address.port())?;
+        Self::open_with(host, address, shards, lease)
     }
 
     fn open_with(
-        runtime: &Arc<Shared>,
-        mut at: SocketAddr,
-        shards: std::ops::Range<usize>,
+        host: &Arc<Host>,
+        mut address: SocketAddr,
+        shards: Range<usize>,
         lease: Option<Lease>,
     ) -> Result<Self, OpenError> {
         if let Some(lease) = &lease {
-            at.set_port(lease.port());
+            address.set_port(lease.port());
         }
-        // The parts that exist are closed again if one of them cannot be opened.
-        let mut handle = Handle::new(runtime, Vec::new());
-        for shard in &runtime.shards[shards] {
-            let (socket, bound) = runtime.open(shard, |core| {
-                let socket = core.stack.bind(at)?;
-                Ok((socket, core.stack.local_addr(socket).unwrap_or(at)))
+        // If one of the sockets cannot be opened, the handle closes the others.
+        let mut handle = Handle::new(host, Vec::new());
+        for shard in &host.shards()[shards] {
+            let (id, bound) = host.open(shard, |core| {
+                let socket = core.stack.bind(address)?;
+                Ok((socket, core.stack.local_addr(socket).unwrap_or(address)))
             })?;
             // The first shard chooses the port for all.
-            at.set_port(bound.port());
-            handle.parts.push(Part { shard: shard.clone(), socket });
+            address.set_port(bound.port());
+            handle.sockets.push(ShardSocket { shard: shard.clone(), id });
         }
-        let parts = std::mem::take(&mut handle.parts);
-        let mut handle = Handle::new(runtime, parts);
         handle.lease = lease;
         Ok(Self(handle))
     }
 
-    /// Sends to, and hears, `peer` only from now on; `None` undoes it. One that was bound to no address gets the one that
-    /// leads there.
+    /// Connects the socket: it sends to `peer` and receives from `peer` only. `None` disconnects it. If the socket was bound
+    /// to no address, its local address becomes the source address for `peer`.
     ///
     /// # Errors
-    /// If no route leads there.
+    /// There is no route to `peer`.
     pub fn connect(&self, peer: Option<SocketAddr>) -> Result<(), Error> {
-        for part in &self.0.parts {
-            super::on(part, |core| core.stack.connect_datagram(part.socket, peer))?;
+        for socket in &self.0.sockets {
+            on(socket, |core| core.stack.connect_datagram(socket.id, peer))?;
         }
         Ok(())
     }
 
-    /// Sends one datagram, to `peer` or to whom the socket is connected.
+    /// Sends one datagram to `peer`, or to the peer to which the socket is connected.
     ///
     /// # Errors
-    /// [`Error::is_would_block`] if the socket is non-blocking and too much waits to be sent; a datagram longer than a
-    /// packet; what happened to an earlier one.
+    /// [`Error::is_would_block`] if the socket is non-blocking and the send buffer is full; the datagram does not fit into
+    /// a packet; an ICMP error about an earlier datagram.
     pub fn send_to(&self, payload: &[u8], peer: Option<SocketAddr>) -> Result<usize, Error> {
         self.send_from(payload, peer, None)
     }
 
-    /// As [`Self::send_to`], from a certain own address (IP_PKTINFO).
+    /// Sends one datagram from a given local address (IP_PKTINFO).
     ///
     /// # Errors
-    /// As [`Self::send_to`], or an address that is not the runtime's.
+    /// Those of [`Self::send_to`], or the address is not the runtime's.
     pub fn send_from(&self, payload: &[u8], peer: Option<SocketAddr>, from: Option<IpAddr>) -> Result<usize, Error> {
-        self.0.when(Readiness::WRITABLE, |_, core, socket| send(core, socket, (payload, peer, from)))
+        self.0.blocking(Readiness::WRITABLE, |_, core, socket| send(core, socket, (payload, peer, from)))
     }
 
-    /// As [`Self::send_from`], without waiting.
+    /// Sends as [`Self::send_from`] does, and never waits.
     ///
     /// # Errors
-    /// As [`Self::send_from`] of a socket that is non-blocking.
+    /// Those of [`Self::send_from`] for a non-blocking socket.
     pub fn try_send_from(
         &self,
         payload: &[u8],
         peer: Option<SocketAddr>,
         from: Option<IpAddr>,
     ) -> Result<usize, Error> {
-        self.0.at_once(|_, core, socket| send(core, socket, (payload, peer, from)))
+        self.0.try_now(|_, core, socket| send(core, socket, (payload, peer, from)))
     }
 
-    /// Receives one datagram: how many of its bytes were copied (the rest is lost), from whom, and to which own address.
+    /// Receives one datagram. Returns the number of bytes that were copied (the rest is lost), the sender's address, and the
+    /// local address.
     ///
     /// # Errors
-    /// [`Error::is_would_block`] if the socket is non-blocking and there is none; what happened to an earlier one.
-    pub fn recv_from(&self, to: &mut [u8]) -> Result<(usize, SocketAddr, IpAddr), Error> {
-        self.0.when(Readiness::READABLE, |_, core, socket| core.stack.recv_from(socket, to))
+    /// [`Error::is_would_block`] if the socket is non-blocking and has none; an ICMP error about an earlier datagram.
+    pub fn recv_from(&self, buffer: &mut [u8]) -> Result<(usize, SocketAddr, IpAddr), Error> {
+        self.0.blocking(Readiness::READABLE, |_, core, socket| core.stack.recv_from(socket, buffer))
     }
 
-    /// Shows the first datagram that was received to `take`, and then forgets it unless it is to `stay` (MSG_PEEK). `take` is
-    /// called under the shard's lock, and at most once.
+    /// Passes the first received datagram to `take`, and removes it unless `peek` (MSG_PEEK). `take` runs under the shard's
+    /// lock, and at most once.
     ///
     /// # Errors
-    /// As [`Self::recv_from`]; [`IoError::Ended`] of a socket that was shut down for reading.
-    pub fn recv_with<R>(&self, stay: bool, take: impl FnOnce(&Message<'_>) -> R) -> Result<R, Error> {
+    /// Those of [`Self::recv_from`]; [`IoError::Ended`] if the socket was shut down for reading.
+    pub fn recv_with<R>(&self, peek: bool, take: impl FnOnce(&Message<'_>) -> R) -> Result<R, Error> {
         let mut take = Some(take);
-        self.0.when(Readiness::READABLE, |_, core, socket| show(core, socket, stay, &mut take))
+        self.0.blocking(Readiness::READABLE, |_, core, socket| receive(core, socket, peek, &mut take))
     }
 
-    /// As [`Self::recv_with`], without waiting.
+    /// Receives as [`Self::recv_with`] does, and never waits.
     ///
     /// # Errors
-    /// As [`Self::recv_with`] of a socket that is non-blocking.
-    pub fn try_recv_with<R>(&self, stay: bool, take: impl FnOnce(&Message<'_>) -> R) -> Result<R, Error> {
+    /// Those of [`Self::recv_with`] for a non-blocking socket.
+    pub fn try_recv_with<R>(&self, peek: bool, take: impl FnOnce(&Message<'_>) -> R) -> Result<R, Error> {
         let mut take = Some(take);
-        self.0.at_once(|_, core, socket| show(core, socket, stay, &mut take))
+        self.0.try_now(|_, core, socket| receive(core, socket, peek, &mut take))
     }
 
-    /// Bytes of the datagram that is next to be received, if there is one (FIONREAD).
+    /// Returns the length in bytes of the next datagram, if there is one (FIONREAD).
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn next_bytes(&self) -> Result<Option<usize>, Error> {
-        for part in &self.0.parts {
-            let found = super::on(part, |core| core.stack.next_datagram_bytes(part.socket))?;
+        for socket in &self.0.sockets {
+            let found = on(socket, |core| core.stack.next_datagram_bytes(socket.id))?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -169,18 +167,18 @@ impl UdpSocket {
         Ok(None)
     }
 
-    /// What it is ready for at the moment.
+    /// Returns what the socket is ready for.
     pub fn readiness(&self) -> Readiness {
         self.0.readiness()
     }
 
-    /// The error that waits, if any (SO_ERROR); it waits no more.
+    /// Returns and clears the pending error, if any (SO_ERROR).
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn take_error(&self) -> Result<Option<SocketError>, Error> {
-        for part in &self.0.parts {
-            let error = super::on(part, |core| core.stack.take_error(part.socket))?;
+        for socket in &self.0.sockets {
+            let error = on(socket, |core| core.stack.take_error(socket.id))?;
             if error.is_some() {
                 return Ok(error);
             }
@@ -188,71 +186,71 @@ impl UdpSocket {
         Ok(None)
     }
 
-    /// Shuts one direction or both.
+    /// Shuts down one direction or both.
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
-        for part in &self.0.parts {
-            super::on(part, |core| {
+        for socket in &self.0.sockets {
+            on(socket, |core| {
                 let now = core.stack_now();
-                core.stack.shutdown(now, part.socket, how)
+                core.stack.shutdown(now, socket.id, how)
             })?;
         }
         Ok(())
     }
 
-    /// How many bytes wait to be received at most, in each shard (SO_RCVBUF). Clamped to 2 KiB .. 256 MiB.
+    /// Sets the size of the receive buffer in each shard, in bytes (SO_RCVBUF). Clamped to 2 KiB .. 256 MiB.
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn set_receive_buffer(&self, bytes: usize) -> Result<(), Error> {
-        for part in &self.0.parts {
-            super::on(part, |core| core.stack.set_receive_buffer(part.socket, bytes))?;
+        for socket in &self.0.sockets {
+            on(socket, |core| core.stack.set_receive_buffer(socket.id, bytes))?;
         }
         Ok(())
     }
 
-    /// Whom it is connected to.
+    /// Returns the peer to which the socket is connected.
     ///
     /// # Errors
-    /// [`IoError::NotConnected`], or the runtime is gone.
+    /// [`IoError::NotConnected`], or the runtime was dropped.
     pub fn peer_addr(&self) -> Result<SocketAddr, Error> {
         self.0.now(|core, socket| core.stack.peer_addr(socket))
     }
 
-    /// The address it is bound at, or sends from.
+    /// Returns the address to which the socket is bound, or from which it sends.
     ///
     /// # Errors
-    /// If the runtime is gone.
+    /// The runtime was dropped.
     pub fn local_addr(&self) -> Result<SocketAddr, Error> {
         self.0.now(|core, socket| core.stack.local_addr(socket))
     }
 
-    /// The kernel socket that holds the port, where the device is shared with the kernel (AF_XDP).
+    /// Returns the kernel socket that reserves the port, if the device is shared with the kernel (AF_XDP).
     pub fn kernel_socket(&self) -> Option<Arc<OwnedFd>> {
         self.0.lease.as_ref()?.kernel_socket()
     }
 
-    /// Whether calls wait.
+    /// Sets whether calls fail instead of waiting.
     pub fn set_nonblocking(&self, on: bool) {
         self.0.set_nonblocking(on);
     }
 
-    /// How long one call waits at most.
+    /// Sets how long a call waits at most.
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         self.0.set_timeout(timeout);
     }
 }
 
-fn show<R>(
+fn receive<R>(
     core: &mut Core,
     socket: SocketId,
-    stay: bool,
+    peek: bool,
     take: &mut Option<impl FnOnce(&Message<'_>) -> R>,
 ) -> Result<R, IoError> {
-    core.stack.receive_with(socket, stay, |message| {
-        let take = take.take().expect("a datagram was shown, so the call has ended");
+    core.stack.receive_with(socket, peek, |message| {
+        let take = take.take().expect("the first datagram ends the call");
         take(message)
     })
 }
@@ -260,12 +258,12 @@ fn show<R>(
 impl sealed::Sealed for UdpSocket {}
 
 impl Source for UdpSocket {
-    fn parts(&self) -> Parts<'_> {
-        Parts { runtime: &self.0.runtime, parts: &self.0.parts, listens: false }
+    fn info(&self) -> SourceInfo<'_> {
+        SourceInfo { host: &self.0.host, sockets: &self.0.sockets, is_listener: false }
     }
 }
 
-/// A datagram, to whom, and from which own address.
+/// A payload, the peer to which it is sent, and the local address from which it is sent.
 type Outgoing<'a> = (&'a [u8], Option<SocketAddr>, Option<IpAddr>);
 
 fn send(core: &mut Core, socket: SocketId, (payload, peer, from): Outgoing<'_>) -> Result<usize, IoError> {

@@ -1,8 +1,5 @@
-//! What the tests against the kernel share: the two devices on which it is the peer, and an echo server.
+//! Helpers of the tests against the kernel: the two devices on which it is the peer, and an echo server.
 #![allow(dead_code, reason = "each test program uses its part")]
-
-#[path = "../../../nic/tests/common/namespace.rs"]
-mod namespace;
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -11,9 +8,10 @@ use std::process::Command;
 use abey_datapath::{Builder, Interest, Runtime, TcpListener, TcpStream};
 use abey_nic::{Impaired, Impairment, Pcap, Recording};
 
-pub(crate) use namespace::*;
+pub(crate) use abey_testbed::namespace::*;
+pub(crate) use abey_testbed::network::*;
 
-/// How frames get to the kernel.
+/// The device between the runtime and the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
     /// AF_XDP on one end of a veth; the peer is the kernel in the namespace of the other end.
@@ -22,22 +20,22 @@ pub(crate) enum Wire {
     Tap,
 }
 
-/// What is put around the device.
+/// The decorators of the device.
 #[derive(Clone, Default)]
 pub(crate) struct Around {
-    /// What the wire does in both directions.
+    /// The impairment of the wire, in both directions.
     pub(crate) impairment: Option<Impairment>,
-    /// Where goes what is on the wire: what we send after it was impaired, what the kernel sends before.
+    /// The recording: frames from the runtime after the impairment, frames from the kernel before it.
     pub(crate) recording: Option<Recording>,
 }
 
-/// A runtime and the kernel that is its peer: 10.8.0.1 and fd08::1 are ours, 10.8.0.2 and fd08::2 the kernel's.
-pub(crate) struct Bed {
+/// A runtime (10.8.0.1 and fd08::1) and the kernel that is its peer (10.8.0.2 and fd08::2).
+pub(crate) struct TestBed {
     pub(crate) runtime: Runtime,
     far: Option<File>,
 }
 
-/// Whether a program can be run; if not, says so.
+/// Returns whether a program can be run, and prints a note if not.
 pub(crate) fn has(program: &str, argument: &str) -> bool {
     let found = Command::new(program).arg(argument).output().is_ok();
     if !found {
@@ -46,7 +44,7 @@ pub(crate) fn has(program: &str, argument: &str) -> bool {
     found
 }
 
-/// What a test over `wire` needs beside root; if it lacks, says so.
+/// Returns whether this machine can run a test over `wire` as root, and prints a note if not.
 pub(crate) fn is_possible(wire: Wire) -> bool {
     match wire {
         Wire::Xdp => has("ethtool", "--version"),
@@ -72,13 +70,13 @@ fn host(is_v4: bool, last: u8, port: u16) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
-impl Bed {
-    /// In the calling thread's namespace. `change` has the last word on the runtime.
+impl TestBed {
+    /// Creates the runtime in the calling thread's namespace. `change` runs last on its builder.
     pub(crate) fn new(wire: Wire, mode: &str, change: impl FnOnce(Builder) -> Builder) -> Self {
         Self::with(wire, mode, Around::default(), change)
     }
 
-    /// With something around the device.
+    /// Creates the runtime with decorators around the device.
     pub(crate) fn with(wire: Wire, mode: &str, around: Around, change: impl FnOnce(Builder) -> Builder) -> Self {
         let builder = Runtime::builder()
             .mode(mode.parse().expect("a mode"))
@@ -113,7 +111,7 @@ impl Bed {
         }
     }
 
-    /// Does something where the kernel is the peer.
+    /// Runs `work` in the namespace of the kernel's end.
     pub(crate) fn at_peer<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         match &self.far {
             Some(far) => inside(far, work),
@@ -122,21 +120,21 @@ impl Bed {
     }
 }
 
-/// A kernel socket that gives up rather than hang.
-pub(crate) fn patient(stream: std::net::TcpStream) -> std::net::TcpStream {
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+/// Sets timeouts on a kernel socket.
+pub(crate) fn with_timeouts(stream: std::net::TcpStream) -> std::net::TcpStream {
+    stream.set_read_timeout(Some(HANG_LIMIT)).expect("a timeout");
+    stream.set_write_timeout(Some(HANG_LIMIT)).expect("a timeout");
     stream
 }
 
-/// A connection of ours.
+/// Connects from the runtime.
 pub(crate) fn connect(runtime: &Runtime, to: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect_timeout(runtime, to, Some(PATIENCE)).expect("connected");
-    stream.set_timeout(Some(PATIENCE));
+    let stream = TcpStream::connect_timeout(runtime, to, Some(HANG_LIMIT)).expect("connected");
+    stream.set_timeout(Some(HANG_LIMIT));
     stream
 }
 
-/// Echoes one connection over epoll, until its end; how many bytes.
+/// Echoes one connection over epoll until its end. Returns the number of bytes.
 pub(crate) fn echo(runtime: &Runtime, listener: &TcpListener) -> usize {
     let (stream, _) = listener.accept().expect("a connection");
     stream.set_nonblocking(true);
@@ -144,7 +142,7 @@ pub(crate) fn echo(runtime: &Runtime, listener: &TcpListener) -> usize {
     epoll.add(&stream, 1, Interest::IN).expect("new");
     let (mut events, mut buffer, mut total) = (Vec::new(), vec![0; 64 << 10], 0);
     loop {
-        assert_eq!(epoll.wait(&mut events, 1, Some(PATIENCE)).expect("a wait"), 1);
+        assert_eq!(epoll.wait(&mut events, 1, Some(HANG_LIMIT)).expect("a wait"), 1);
         match stream.read(&mut buffer) {
             Ok(0) => return total,
             Ok(count) => {

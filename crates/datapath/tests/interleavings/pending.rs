@@ -1,4 +1,5 @@
-//! The lock: whoever finds it busy is served by its holder. And parking: a wake-up ends a sleep, or prevents it.
+//! The lock: a thread that finds it busy leaves a mark, which the holder handles. And parking: a wake-up ends a sleep,
+//! or prevents it.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -7,12 +8,12 @@ use loom::sync::atomic::AtomicBool;
 use loom::thread;
 
 use crate::lock::{Held, Marks, PendingLock};
-use crate::parking::Parking;
+use crate::park_state::ParkState;
 
-/// What the lock guards: which marks were dealt with.
-type Dealt = Marks;
+/// The lock's value: the marks that were handled.
+type Handled = Marks;
 
-fn let_go(mut held: Held<'_, Dealt>) {
+fn unlock(mut held: Held<'_, Handled>) {
     loop {
         let marks = held.take_marks();
         *held |= marks;
@@ -23,9 +24,9 @@ fn let_go(mut held: Held<'_, Dealt>) {
     }
 }
 
-fn mark(lock: &PendingLock<Dealt>, marks: Marks) {
+fn mark(lock: &PendingLock<Handled>, marks: Marks) {
     if let Some(held) = lock.lock_or_mark(marks) {
-        let_go(held);
+        unlock(held);
     }
 }
 
@@ -36,10 +37,10 @@ fn no_mark_is_lost() {
         let other = lock.clone();
         let interrupt = thread::spawn(move || mark(&other, 1));
         // A holder that came without a mark, and a second event.
-        let_go(lock.lock().0);
+        unlock(lock.lock().0);
         mark(&lock, 2);
         interrupt.join().expect("joined");
-        assert_eq!(*lock.lock().0, 3, "both marks were dealt with before everybody had left");
+        assert_eq!(*lock.lock().0, 3, "both marks were handled before both threads had unlocked");
     });
 }
 
@@ -53,7 +54,7 @@ fn no_mark_is_lost_between_two_markers_and_a_holder() {
             let lock = lock.clone();
             thread::spawn(move || mark(&lock, marks))
         });
-        let_go(lock.lock().0);
+        unlock(lock.lock().0);
         for thread in threads {
             thread.join().expect("joined");
         }
@@ -63,14 +64,14 @@ fn no_mark_is_lost_between_two_markers_and_a_holder() {
 
 /// A thread that sleeps on a descriptor: the descriptor is a flag, and sleeping for ever is a deadlock, which loom reports.
 struct Sleeper {
-    parking: Parking,
+    state: ParkState,
     written: AtomicBool,
     notify: loom::sync::Notify,
 }
 
 impl Sleeper {
     fn wake(&self) {
-        if self.parking.wake() {
+        if self.state.unpark() {
             self.written.swap(true, SeqCst);
             self.notify.notify();
         }
@@ -79,12 +80,12 @@ impl Sleeper {
     /// Sleeps until `ready`.
     fn wait(&self, ready: &AtomicBool) {
         while !ready.load(SeqCst) {
-            if self.parking.begin() && !ready.load(SeqCst) {
+            if self.state.park() && !ready.load(SeqCst) {
                 while !self.written.swap(false, SeqCst) {
                     self.notify.wait();
                 }
             }
-            self.parking.end();
+            self.state.finish();
         }
     }
 }
@@ -93,7 +94,7 @@ impl Sleeper {
 fn a_wake_up_is_not_lost() {
     loom::model(|| {
         let sleeper = Arc::new(Sleeper {
-            parking: Parking::new(),
+            state: ParkState::new(),
             written: AtomicBool::new(false),
             notify: loom::sync::Notify::new(),
         });

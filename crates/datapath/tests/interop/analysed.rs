@@ -1,16 +1,17 @@
-//! What another implementation (tshark's expert) says of every kind of traffic that the other tests make, on both wires.
+//! The analysis by another implementation (tshark's expert information) of every kind of traffic of the other tests, on
+//! both wires.
 //!
-//! `ABEY_RECORD` names a directory in which the recordings are kept.
+//! `ABEY_RECORD` names a directory in which the recordings stay.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use abey_nic::Recording;
 
-use crate::common::{Around, Bed, Wire, has, in_namespace, is_possible, ours};
+use crate::common::{Around, TestBed, Wire, has, in_namespace, is_possible, ours};
 use crate::{bulk, many, programs};
 
-/// What the expert may remark on frames of ours: events of TCP that happen. A wire that loses nothing can still be late.
+/// The expert's remarks on the runtime's frames that are no errors: normal events of TCP, and delays of a lossless wire.
 const EVENTS: [&str; 11] = [
     "retransmission",
     "Duplicate ACK",
@@ -24,11 +25,11 @@ const EVENTS: [&str; 11] = [
     "Connection finish",
     "same ports as an earlier session",
 ];
-/// And where the wire loses and reorders what we sent before the recording sees it: an acknowledgement that comes after
-/// the FIN that was sent later looks like a keep-alive probe.
+/// The remarks that are no errors either if the wire loses and reorders frames before they are recorded: an acknowledgement
+/// after a FIN that was sent later resembles a keep-alive probe.
 const LOSS: [&str; 2] = ["Previous segment(s) not captured", "keep-alive segment"];
 
-fn traffic(bed: &Bed, wire: Wire, is_bad: bool) {
+fn traffic(bed: &TestBed, wire: Wire, is_bad: bool) {
     bulk::transfers(bed, wire, 256 << 10);
     if has("curl", "--version") {
         programs::curl(bed, 300_000);
@@ -40,7 +41,7 @@ fn traffic(bed: &Bed, wire: Wire, is_bad: bool) {
         programs::iperf3(bed, "2M");
     }
     if !is_bad {
-        // One after the other they would wait for the timeouts of each.
+        // In sequence, the timeouts would add up.
         many::in_turn(bed, wire, 80, 40);
     }
     many::at_once_both_ways(bed, wire, 50);
@@ -49,7 +50,7 @@ fn traffic(bed: &Bed, wire: Wire, is_bad: bool) {
 fn record(wire: Wire, is_bad: bool, file: &Path) {
     let recording = Recording::create(file).expect("a file");
     let around = Around { impairment: is_bad.then(bulk::bad), recording: Some(recording.clone()) };
-    in_namespace(|| traffic(&Bed::with(wire, "suspend20", around, |builder| builder), wire, is_bad));
+    in_namespace(|| traffic(&TestBed::with(wire, "suspend20", around, |builder| builder), wire, is_bad));
     recording.flush().expect("written");
 }
 
@@ -59,33 +60,33 @@ fn analysed(wire: Wire) {
         return;
     }
     let temporary = tempfile::tempdir().expect("a directory");
-    let kept = std::env::var_os("ABEY_RECORD").map(PathBuf::from);
+    let directory = std::env::var_os("ABEY_RECORD").map(PathBuf::from);
     for is_bad in [false, true] {
         let name = format!("{wire:?}-{}.pcap", if is_bad { "bad" } else { "good" });
-        let file = kept.as_deref().unwrap_or(temporary.path()).join(name);
+        let file = directory.as_deref().unwrap_or(temporary.path()).join(name);
         record(wire, is_bad, &file);
         assert_clean(&file, is_bad);
     }
 }
 
 #[test]
-fn the_expert_finds_nothing_wrong_over_tap() {
+fn tshark_finds_no_errors_over_tap() {
     analysed(Wire::Tap);
 }
 
 #[test]
-fn the_expert_finds_nothing_wrong_over_af_xdp() {
+fn tshark_finds_no_errors_over_af_xdp() {
     analysed(Wire::Xdp);
 }
 
-/// Asserts that the expert finds frames in the file, and remarks nothing on ours but events.
+/// Asserts that the file has frames, and that the expert's remarks on the runtime's frames are normal events.
 fn assert_clean(file: &Path, is_bad: bool) {
     let (v4, v6) = (ours(true, 0).ip(), ours(false, 0).ip());
     let (sent_v4, sent_v6) = (format!("ip.src=={v4}"), format!("ipv6.src=={v6}"));
     let output = Command::new("tshark")
         .args(["-n", "-q", "-o", "tcp.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"])
         .args(["-o", "ip.check_checksum:TRUE"])
-        // Or it guesses from random bytes that they are some protocol's, which are then found to be wrong.
+        // Otherwise tshark guesses protocols from random bytes, and reports errors in them.
         .args(["-d", "tcp.port==1-65535,data"])
         .arg("-z")
         .arg(format!("expert,note,{sent_v4}||{sent_v6}"))

@@ -1,4 +1,4 @@
-//! Bulk data, both ways at once, over good and bad wires.
+//! Bulk data in both directions at once, over perfect and impaired wires.
 
 use std::io::{Read, Write};
 use std::sync::LazyLock;
@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use abey_datapath::{Shutdown, TcpListener, TcpStream};
 use abey_nic::Impairment;
 
-use crate::common::{Around, Bed, PATIENCE, Wire, connect, in_namespace, is_possible, ours, patient, theirs};
+use crate::common::{
+    Around, HANG_LIMIT, TestBed, Wire, connect, in_namespace, is_possible, ours, theirs, with_timeouts,
+};
 
-/// What is sent, over and over. Its length is prime, so that no segment or buffer boundary repeats.
+/// The data, which is repeated. Its length is prime, so that no segment or buffer boundary repeats.
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let next = || {
@@ -21,7 +23,7 @@ static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     std::iter::repeat_with(next).take(1_048_573).collect()
 });
 
-/// The next piece of `bytes` bytes when `at` of them were sent.
+/// Returns the next piece of `bytes` bytes after `at` of them were sent.
 fn piece(at: u64, bytes: u64) -> &'static [u8] {
     let from = (at % PATTERN.len() as u64) as usize;
     let most = (bytes - at).min(64 << 10) as usize;
@@ -51,7 +53,7 @@ fn receive(mut from: impl Read, bytes: u64) {
     assert_eq!(received, bytes);
 }
 
-/// Our end: sends, and receives at the same time.
+/// Sends and receives at the same time, at the runtime's end.
 fn exchange_ours(stream: &TcpStream, bytes: u64) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -62,9 +64,9 @@ fn exchange_ours(stream: &TcpStream, bytes: u64) {
     });
 }
 
-/// The kernel's end.
+/// Sends and receives at the same time, at the kernel's end.
 fn exchange_kernels(stream: std::net::TcpStream, bytes: u64) {
-    let stream = patient(stream);
+    let stream = with_timeouts(stream);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             send(&stream, bytes);
@@ -91,18 +93,18 @@ fn bytes(megabytes: u64) -> u64 {
     asked.unwrap_or(megabytes) << 20
 }
 
-/// Each of us is client and server over each version.
-pub(crate) fn transfers(bed: &Bed, wire: Wire, bytes: u64) {
+/// Each end is client and server over each IP version.
+pub(crate) fn transfers(bed: &TestBed, wire: Wire, bytes: u64) {
     for is_v4 in [true, false] {
         let at = ours(is_v4, 5001);
         let listener = TcpListener::bind(&bed.runtime, at).expect("a listener");
-        listener.set_timeout(Some(PATIENCE));
+        listener.set_timeout(Some(HANG_LIMIT));
         timed(wire, is_v4, "server", bytes, || {
             std::thread::scope(|scope| {
                 let kernel = bed.at_peer(|| std::net::TcpStream::connect(at).expect("connected"));
                 scope.spawn(|| exchange_kernels(kernel, bytes));
                 let (stream, _) = listener.accept().expect("a connection");
-                stream.set_timeout(Some(PATIENCE));
+                stream.set_timeout(Some(HANG_LIMIT));
                 exchange_ours(&stream, bytes);
             });
         });
@@ -137,7 +139,7 @@ fn over(wire: Wire, impairment: Option<Impairment>, megabytes: u64) {
         return;
     }
     in_namespace(|| {
-        let bed = Bed::with(wire, "suspend20", Around { impairment, recording: None }, |builder| builder);
+        let bed = TestBed::with(wire, "suspend20", Around { impairment, recording: None }, |builder| builder);
         transfers(&bed, wire, bytes(megabytes));
         let counters = bed.runtime.stack_counters();
         assert!(impairment.is_none() || counters.tcp_sack_recoveries > 0, "the wire was good: {counters:#?}");
@@ -155,11 +157,11 @@ fn over_af_xdp() {
 }
 
 #[test]
-fn over_a_bad_wire_and_tap() {
+fn over_an_impaired_wire_and_tap() {
     over(Wire::Tap, Some(bad()), 4);
 }
 
 #[test]
-fn over_a_bad_wire_and_af_xdp() {
+fn over_an_impaired_wire_and_af_xdp() {
     over(Wire::Xdp, Some(bad()), 4);
 }

@@ -1,8 +1,8 @@
-//! The server's side of iperf3's protocol, as far as one TCP stream in one direction needs it.
+//! The server side of iperf3's protocol, for one TCP stream in one direction.
 //!
-//! On the control connection the client says who it is (a cookie), the server says one byte after another what comes
-//! next, and parameters and results are JSON documents after their length (32 bits, big-endian). The stream that is
-//! measured is a second connection, which begins with the same cookie.
+//! On the control connection the client sends a cookie that identifies it, and the server sends one byte for each state of
+//! the test. Parameters and results are JSON documents after their length (32 bits, big-endian). The measured stream is a
+//! second connection, which begins with the same cookie.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use abey_datapath::{Error, TcpListener, TcpStream};
 use serde_json::{Value, json};
 
-use crate::common::PATIENCE;
+use crate::common::HANG_LIMIT;
 
 const TEST_START: u8 = 1;
 const TEST_RUNNING: u8 = 2;
@@ -42,7 +42,7 @@ pub(crate) fn serve(control: &TcpStream, listener: &TcpListener) {
         assert_eq!(hear(control), TEST_END);
         over.store(true, Ordering::Relaxed);
     });
-    // A client that receives reads whole blocks, or to the end.
+    // A client that receives reads whole blocks, or until the end.
     drop(stream);
     say(control, EXCHANGE_RESULTS);
     read_document(control);
@@ -59,11 +59,11 @@ pub(crate) fn serve(control: &TcpStream, listener: &TcpListener) {
 }
 
 fn accept(listener: &TcpListener, cookie: &[u8]) -> TcpStream {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + HANG_LIMIT;
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
-                stream.set_timeout(Some(PATIENCE));
+                stream.set_timeout(Some(HANG_LIMIT));
                 let mut its = [0; COOKIE];
                 stream.read_exact(&mut its).expect("a cookie");
                 assert_eq!(its, cookie);

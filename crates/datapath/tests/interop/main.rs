@@ -1,6 +1,6 @@
-//! The datapath and other people's TCP: the kernel's, and programs that use it, over TAP and AF_XDP.
+//! Interoperability with the kernel's TCP, and with programs that use it, over TAP and AF_XDP.
 //!
-//! `ABEY_MEGABYTES` makes the bulk transfers longer (1024 for the full gigabyte); they print what they took.
+//! `ABEY_MEGABYTES` sets the length of the bulk transfers (1024 for a full gigabyte). They print their duration.
 
 #[path = "../common/mod.rs"]
 mod common;

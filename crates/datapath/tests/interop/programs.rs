@@ -1,4 +1,4 @@
-//! Programs that people use: curl gets a page, nc talks and half closes, iperf3 measures.
+//! Common programs as peers: curl gets a page, nc sends lines and half closes, iperf3 measures.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use abey_datapath::{Error, Runtime, TcpListener, TcpStream};
 
-use crate::common::{Bed, PATIENCE, Wire, has, in_namespace, is_possible, ours};
+use crate::common::{HANG_LIMIT, TestBed, Wire, has, in_namespace, is_possible, ours};
 use crate::support::EchoServer;
 
 fn listen(runtime: &Runtime, port: u16) -> TcpListener {
@@ -17,16 +17,16 @@ fn listen(runtime: &Runtime, port: u16) -> TcpListener {
     listener
 }
 
-/// Over both wires, if `program` is there.
-fn with(program: &str, argument: &str, test: impl Fn(&Bed) + Sync) {
+/// Runs a test over both wires, if `program` is installed.
+fn with(program: &str, argument: &str, test: impl Fn(&TestBed) + Sync) {
     for wire in [Wire::Tap, Wire::Xdp] {
         if has(program, argument) && is_possible(wire) {
-            in_namespace(|| test(&Bed::new(wire, "suspend20", |builder| builder)));
+            in_namespace(|| test(&TestBed::new(wire, "suspend20", |builder| builder)));
         }
     }
 }
 
-/// Stops a server when it goes, also by a panic: the scope waits for the server.
+/// Stops a server when it is dropped, even by a panic, because the scope waits for the server.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -40,7 +40,7 @@ fn serve(listener: &TcpListener, stop: &AtomicBool, each: impl Fn(TcpStream)) {
     while !stop.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok((stream, _)) => {
-                stream.set_timeout(Some(PATIENCE));
+                stream.set_timeout(Some(HANG_LIMIT));
                 each(stream);
             }
             Err(Error::TimedOut) => {}
@@ -49,7 +49,7 @@ fn serve(listener: &TcpListener, stop: &AtomicBool, each: impl Fn(TcpStream)) {
     }
 }
 
-/// HTTP/1.1: the same body to every request, as long as the client asks.
+/// Serves HTTP/1.1 with the same body for every request.
 fn http(stream: &TcpStream, body: &[u8]) {
     let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
@@ -67,7 +67,7 @@ fn http(stream: &TcpStream, body: &[u8]) {
 }
 
 /// curl gets `bytes` twice over one connection.
-pub(crate) fn curl(bed: &Bed, bytes: u32) {
+pub(crate) fn curl(bed: &TestBed, bytes: u32) {
     let body: Vec<u8> = (0..bytes).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 17) as u8).collect();
     let (listener, stop) = (listen(&bed.runtime, 80), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -94,7 +94,7 @@ fn curl_gets_ten_megabytes_twice_over_one_connection() {
 }
 
 /// nc sends lines and gets them back.
-pub(crate) fn nc(bed: &Bed, lines: u32) {
+pub(crate) fn nc(bed: &TestBed, lines: u32) {
     let text: Vec<u8> = (0..lines).flat_map(|number| format!("{number}\n").into_bytes()).collect();
     let any = SocketAddr::from(([0_u16; 8], 7));
     let _server = EchoServer::start_at(&bed.runtime, any, Duration::from_millis(100));
@@ -108,7 +108,7 @@ pub(crate) fn nc(bed: &Bed, lines: u32) {
         let (mut input, mut output) = (nc.stdin.take().expect("piped"), nc.stdout.take().expect("piped"));
         let mut back = Vec::new();
         std::thread::scope(|scope| {
-            // Dropped after the last byte, which makes nc shut its direction down.
+            // Dropped after the last byte, which makes nc shut down its direction.
             scope.spawn(|| input.write_all(&text).map(|()| drop(input)).expect("written"));
             output.read_to_end(&mut back).expect("read");
         });
@@ -121,8 +121,8 @@ fn nc_gets_back_what_it_sent_and_closed_after() {
     with("nc", "-h", |bed| nc(bed, 200_000));
 }
 
-/// iperf3 measures one direction and the other with so many bytes (in its words).
-pub(crate) fn iperf3(bed: &Bed, bytes: &str) {
+/// Runs iperf3 in both directions with a number of bytes in its own notation.
+pub(crate) fn iperf3(bed: &TestBed, bytes: &str) {
     let (listener, stop) = (listen(&bed.runtime, 5201), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {

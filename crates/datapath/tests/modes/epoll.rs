@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use abey_datapath::{Epoll, EpollError, Event, Interest, Runtime, Shutdown, TcpListener, TcpStream, UdpSocket};
 
-use crate::support::{PATIENCE, at, connect, eventually, every_mode, mode, pair};
+use crate::support::{HANG_LIMIT, at, connect, eventually, every_mode, mode, pair};
 
-/// A connection: the client's end, and the server's, which is non-blocking.
+/// Returns both ends of a connection, the client's and the server's, which is non-blocking.
 fn connection(client: &Runtime, listener: &TcpListener) -> (TcpStream, TcpStream) {
     let there = connect(client, listener.local_addr().expect("bound"));
     let (here, _) = listener.accept().expect("a connection");
@@ -17,14 +17,14 @@ fn connection(client: &Runtime, listener: &TcpListener) -> (TcpStream, TcpStream
 
 fn listener(server: &Runtime) -> TcpListener {
     let listener = TcpListener::bind(server, at(9)).expect("a listener");
-    listener.set_timeout(Some(PATIENCE));
+    listener.set_timeout(Some(HANG_LIMIT));
     listener
 }
 
-/// The events of a wait that must have some.
+/// Returns the events of a wait, of which there must be some.
 fn wait(epoll: &Epoll) -> Vec<Event> {
     let mut events = Vec::new();
-    epoll.wait(&mut events, 16, Some(PATIENCE)).expect("a wait");
+    epoll.wait(&mut events, 16, Some(HANG_LIMIT)).expect("a wait");
     assert!(!events.is_empty(), "the wait was in vain");
     events
 }
@@ -75,7 +75,7 @@ fn level_edge_and_one_shot_in_every_mode() {
 }
 
 #[test]
-fn the_end_of_the_stream_is_told_as_asked_in_every_mode() {
+fn the_end_of_the_stream_is_reported_as_requested_in_every_mode() {
     for mode in every_mode() {
         let (client, server) = pair(mode, 1);
         let listener = listener(&server);
@@ -95,7 +95,7 @@ fn the_end_of_the_stream_is_told_as_asked_in_every_mode() {
 }
 
 #[test]
-fn who_cannot_write_is_told_when_there_is_room() {
+fn room_to_write_is_reported_after_a_refused_write() {
     let (client, server) = pair(mode("base"), 1);
     let listener = listener(&server);
     let (there, here) = connection(&client, &listener);
@@ -125,7 +125,7 @@ fn a_non_blocking_connect_becomes_writable_or_fails() {
         assert_eq!(stream.take_error().expect("open"), None);
         let (accepted, peer) = listener.accept().expect("a connection");
         assert_eq!(peer, stream.local_addr().expect("open"));
-        // Under a symmetric key both ends are in the shard of the same number.
+        // With a symmetric key both ends are in shards of the same index.
         assert_eq!(accepted.incoming_napi_id(), server.napi_ids()[shard], "steered to the wanted shard");
     }
     let refused = TcpStream::connect_nonblocking(&client, at(10), None).expect("begun");
@@ -158,11 +158,11 @@ fn one_epoll_has_sockets_of_several_shards_and_reuse_port_listeners_have_one_eac
 fn an_exclusive_listener_wakes_one_epoll() {
     let (client, server) = pair(mode("base"), 1);
     let listener = listener(&server);
-    // Whoever does not sleep yet is told as well, so on a busy machine it may take several connections to see it.
+    // A thread that does not sleep yet is notified too, so on a busy machine several connections may be necessary.
     eventually("not all epolls are woken", || woken_of_three(&client, &server, &listener) < 3);
 }
 
-/// How many of three threads are woken by a connection, each of which waits in an epoll of its own for the listener alone.
+/// Returns how many of three threads a connection wakes. Each waits in an epoll of its own for the listener alone.
 fn woken_of_three(client: &Runtime, server: &Runtime, listener: &TcpListener) -> usize {
     const CONNECTION: u64 = 1;
     let woken = AtomicUsize::new(0);
@@ -175,15 +175,15 @@ fn woken_of_three(client: &Runtime, server: &Runtime, listener: &TcpListener) ->
                 let exclusive = Interest::IN | Interest::EDGE | Interest::EXCLUSIVE;
                 epoll.add(listener, CONNECTION, exclusive).expect("new");
                 epoll.add(&end, 2, Interest::IN).expect("new");
-                let told = wait(&epoll).iter().any(|event| event.token == CONNECTION);
-                woken.fetch_add(usize::from(told), Ordering::Relaxed);
+                let is_reported = wait(&epoll).iter().any(|event| event.token == CONNECTION);
+                woken.fetch_add(usize::from(is_reported), Ordering::Relaxed);
             });
         }
-        // Time to fall asleep.
+        // Time for the threads to fall asleep.
         std::thread::sleep(Duration::from_millis(50));
         let connected = connect(client, at(9));
         eventually("one is woken", || woken.load(Ordering::Relaxed) > 0);
-        // The others wait on, until they are told to end.
+        // The others wait until they are woken.
         ender.send_to(b"end", Some(at(8))).expect("sent");
         drop(connected);
     });
@@ -192,7 +192,7 @@ fn woken_of_three(client: &Runtime, server: &Runtime, listener: &TcpListener) ->
 }
 
 #[test]
-fn a_socket_that_was_emptied_takes_nobodys_place() {
+fn a_socket_that_was_emptied_does_not_displace_another() {
     let (client, server) = pair(mode("base"), 1);
     let sockets = [8, 9].map(|port| UdpSocket::bind(&server, at(port)).expect("bound"));
     let there = UdpSocket::bind(&client, "10.0.0.1:0".parse().expect("an address")).expect("bound");
@@ -210,9 +210,9 @@ fn a_socket_that_was_emptied_takes_nobodys_place() {
     assert_eq!(events[0].token, 1);
 }
 
-/// As in the kernel: who takes an event and does not read leaves it to the others.
+/// As in the kernel, an event that a thread took and did not read is reported to the others.
 #[test]
-fn what_one_thread_leaves_unread_another_that_sleeps_is_told_in_every_mode() {
+fn unread_data_wakes_another_sleeping_thread_in_every_mode() {
     for mode in every_mode() {
         let (client, server) = pair(mode, 1);
         let here = UdpSocket::bind(&server, at(8)).expect("bound");
@@ -221,10 +221,10 @@ fn what_one_thread_leaves_unread_another_that_sleeps_is_told_in_every_mode() {
         epoll.add(&here, 1, Interest::IN).expect("new");
         std::thread::scope(|scope| {
             let waits = [0, 1, 2].map(|_| scope.spawn(|| assert_eq!(wait(&epoll)[0].token, 1, "{mode}")));
-            // Time to fall asleep.
+            // Time for the threads to fall asleep.
             std::thread::sleep(Duration::from_millis(20));
             there.send_to(b"a", Some(at(8))).expect("sent");
-            waits.into_iter().for_each(|wait| wait.join().expect("told"));
+            waits.into_iter().for_each(|wait| wait.join().expect("woken"));
         });
     }
 }
@@ -244,7 +244,7 @@ fn misuse_is_an_error() {
     assert!(epoll.is_empty(), "closing takes a socket out");
     let waiter = std::thread::spawn(move || epoll.wait(&mut Vec::new(), 1, None).map(|_| ()));
     drop(server);
-    assert!(matches!(waiter.join().expect("joined"), Err(EpollError::RuntimeGone)));
+    assert!(matches!(waiter.join().expect("joined"), Err(EpollError::RuntimeDropped)));
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn datagrams_go_both_ways_in_every_mode() {
         let here = UdpSocket::bind(&server, at(53)).expect("bound");
         let there = UdpSocket::bind(&client, "10.0.0.1:0".parse().expect("an address")).expect("bound");
         for socket in [&here, &there] {
-            socket.set_timeout(Some(PATIENCE));
+            socket.set_timeout(Some(HANG_LIMIT));
         }
         let mut buffer = [0; 64];
         for number in 0..20_u8 {
@@ -268,7 +268,7 @@ fn datagrams_go_both_ways_in_every_mode() {
 }
 
 #[test]
-fn a_listener_alone_is_not_polled_for() {
+fn an_epoll_with_only_a_listener_polls_no_queue() {
     let (client, server) = pair(mode("fullbusy"), 1);
     let listener = listener(&server);
     let epoll = server.epoll();
@@ -293,7 +293,7 @@ fn a_listener_alone_is_not_polled_for() {
 }
 
 #[test]
-fn an_answer_does_not_wait_for_a_program_that_does_not_come_back() {
+fn an_answer_is_sent_although_the_program_does_not_wait_again() {
     let (client, server) = pair(mode("suspend20"), 1);
     let listener = listener(&server);
     let ends = [connection(&client, &listener), connection(&client, &listener)];
@@ -302,8 +302,8 @@ fn an_answer_does_not_wait_for_a_program_that_does_not_come_back() {
         epoll.add(here, token as u64, Interest::IN).expect("new");
         there.write_all(b"question").expect("written");
     }
-    // Both have a question, and one wait tells of both; the program answers one and does something else.
-    eventually("both are told of", || wait(&epoll).len() == 2);
+    // Both have a request, and one wait reports both. The program answers one and does something else.
+    eventually("both are reported", || wait(&epoll).len() == 2);
     ends[0].1.write_all(b"answer").expect("written");
     read(&ends[0].0, 6);
 }

@@ -1,7 +1,7 @@
 //! Two runtimes over the shared-memory NIC in one process, in every mode.
 
 mod epoll;
-mod outside;
+mod kernel_wait;
 mod settings;
 mod support;
 mod traffic;

@@ -1,4 +1,4 @@
-//! Settings that change while traffic flows, what modes cost in system calls, and the trace of the delivery core.
+//! Changes of settings while traffic flows, the system calls of modes, and the recording of the delivery core.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -52,7 +52,7 @@ fn settings_are_changed_all_or_nothing() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_starts() {
+fn invalid_configurations_are_errors_before_a_thread_starts() {
     assert!(matches!(Runtime::builder().address([10, 0, 0, 1].into(), 24).build(), Err(BuildError::NoNic)));
     let refused = |change: fn(abey_datapath::Builder) -> abey_datapath::Builder| change(builders(1).0).build();
     assert!(matches!(refused(|b| b.address([10, 0, 0, 1].into(), 40)), Err(BuildError::Config(_))));
@@ -76,8 +76,8 @@ fn an_idle_runtime_does_nothing() {
         for (number, stream) in streams.iter().enumerate() {
             round_trip(stream, number as u64);
         }
-        // Deferral has its last looks, and TCP its last acknowledgements.
-        eventually(&format!("{name}: the last timers have gone off"), || {
+        // The last polls of deferral, and the last acknowledgements of TCP.
+        eventually(&format!("{name}: the last timers have expired"), || {
             let before = server.counters(None);
             std::thread::sleep(Duration::from_millis(300));
             let counters = server.counters(None).since(&before);

@@ -10,8 +10,8 @@ use abey_delivery::Mode;
 use abey_nic::rss::{Rss, SYMMETRIC_KEY};
 use abey_nic::{MemoryQueue, MemoryShape, QueuePair};
 
-/// Longer than anything takes on a machine that is busy with other things.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// A limit that only a hang reaches.
+pub(crate) const HANG_LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn every_mode() -> impl Iterator<Item = Mode> {
     Mode::EXAMPLES.into_iter().map(|name| name.parse().expect("a mode"))
@@ -21,23 +21,23 @@ pub(crate) fn mode(name: &str) -> Mode {
     name.parse().expect("a mode")
 }
 
-fn builder(name: &str, station: u8, queues: Vec<MemoryQueue>) -> Builder {
+fn builder(name: &str, last: u8, queues: Vec<MemoryQueue>) -> Builder {
     let count = queues.len() as u32;
     let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn QueuePair>).collect();
     Runtime::builder()
-        .queues(name, [2, 0, 0, 0, 0, station], queues, Some(Rss::new(SYMMETRIC_KEY, count)))
-        .address([10, 0, 0, station].into(), 24)
-        .address(std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(station)).into(), 64)
+        .queues(name, [2, 0, 0, 0, 0, last], queues, Some(Rss::new(SYMMETRIC_KEY, count)))
+        .address([10, 0, 0, last].into(), 24)
+        .address(std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last)).into(), 64)
         .stack(|settings| settings.time_wait = Duration::from_millis(50))
 }
 
-/// The builders of a client and a server.
+/// Returns the builders of a client and a server.
 pub(crate) fn builders(queues: usize) -> (Builder, Builder) {
     let (left, right) = abey_nic::pair(MemoryShape { queues, ..MemoryShape::default() }).expect("a pair");
     (builder("client", 1, left), builder("server", 2, right))
 }
 
-/// A client in `base` and a server in `mode`.
+/// Returns a client in `base` and a server in `mode`.
 pub(crate) fn pair(mode: Mode, queues: usize) -> (Runtime, Runtime) {
     let (client, server) = builders(queues);
     (client.build().expect("a client"), server.mode(mode).build().expect("a server"))
@@ -49,7 +49,7 @@ pub(crate) fn at(port: u16) -> SocketAddr {
 
 /// Waits until a condition holds; panics if it never does.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + HANG_LIMIT;
     while !holds() {
         assert!(std::time::Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(2));
@@ -57,8 +57,8 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 pub(crate) fn connect(runtime: &Runtime, to: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect_timeout(runtime, to, Some(PATIENCE)).expect("a connection");
-    stream.set_timeout(Some(PATIENCE));
+    let stream = TcpStream::connect_timeout(runtime, to, Some(HANG_LIMIT)).expect("a connection");
+    stream.set_timeout(Some(HANG_LIMIT));
     stream.set_nodelay(true).expect("a connection");
     stream
 }
@@ -75,20 +75,20 @@ impl EchoServer {
         Self::start_with(runtime, port, Duration::from_millis(100))
     }
 
-    /// One that waits at most `patience` at a time.
-    pub(crate) fn start_with(runtime: &Runtime, port: u16, patience: Duration) -> Self {
-        Self::start_at(runtime, at(port), patience)
+    /// Starts a server whose waits take at most `timeout`.
+    pub(crate) fn start_with(runtime: &Runtime, port: u16, timeout: Duration) -> Self {
+        Self::start_at(runtime, at(port), timeout)
     }
 
-    /// One that listens anywhere.
-    pub(crate) fn start_at(runtime: &Runtime, address: SocketAddr, patience: Duration) -> Self {
+    /// Starts a server that listens on `address`.
+    pub(crate) fn start_at(runtime: &Runtime, address: SocketAddr, timeout: Duration) -> Self {
         let listener = TcpListener::bind(runtime, address).expect("a listener");
         listener.set_nonblocking(true);
         let epoll = runtime.epoll();
         epoll.add(&listener, u64::MAX, Interest::IN).expect("added");
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let thread = std::thread::spawn(move || echo(&listener, &epoll, &stopped, patience));
+        let thread = std::thread::spawn(move || echo(&listener, &epoll, &stopped, timeout));
         Self { stop, thread: Some(thread), address }
     }
 }
@@ -110,11 +110,11 @@ struct Session {
     out: Vec<u8>,
 }
 
-fn echo(listener: &TcpListener, epoll: &Epoll, stop: &AtomicBool, patience: Duration) {
+fn echo(listener: &TcpListener, epoll: &Epoll, stop: &AtomicBool, timeout: Duration) {
     let mut sessions = std::collections::HashMap::new();
     let (mut events, mut next) = (Vec::new(), 0_u64);
     while !stop.load(Ordering::Relaxed) {
-        epoll.wait(&mut events, 64, Some(patience)).expect("a wait");
+        epoll.wait(&mut events, 64, Some(timeout)).expect("a wait");
         for event in &events {
             if event.token == u64::MAX {
                 while let Ok((stream, _)) = listener.accept() {
@@ -130,7 +130,7 @@ fn echo(listener: &TcpListener, epoll: &Epoll, stop: &AtomicBool, patience: Dura
     }
 }
 
-/// Whether the session goes on.
+/// Returns whether the session continues.
 fn serve(epoll: &Epoll, event: &Event, session: &mut Session) -> bool {
     let mut buffer = [0; 16 << 10];
     loop {
@@ -156,7 +156,7 @@ fn serve(epoll: &Epoll, event: &Event, session: &mut Session) -> bool {
     }
 }
 
-/// One request and its response.
+/// Sends a request and reads its response.
 pub(crate) fn round_trip(stream: &TcpStream, number: u64) {
     let request = number.to_le_bytes();
     stream.write_all(&request).expect("written");

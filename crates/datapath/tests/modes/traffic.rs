@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use abey_datapath::{Error, OpenError, Runtime, Shutdown, SocketError, TcpListener, TcpStream};
 use abey_nic::{LinkState, MemoryEnd, Options};
 
-use crate::support::{EchoServer, PATIENCE, at, connect, eventually, every_mode, pair, round_trip};
+use crate::support::{EchoServer, HANG_LIMIT, at, connect, eventually, every_mode, pair, round_trip};
 
 #[test]
 fn requests_are_answered_in_every_mode() {
@@ -28,14 +28,14 @@ fn requests_are_answered_in_every_mode() {
         ];
         assert_eq!(by_context, expected, "{mode}: {counters:?}");
         assert_eq!(counters.suspensions > 0, name == "suspend20", "{mode}: {counters:?}");
-        // A packet that nobody was woken for would be sent again. (A thread that was kept from its CPU looks the same to
-        // TCP, but does not happen every time.)
+        // A packet for which no thread was woken would be sent again. (A thread that lost its CPU has the same effect, but
+        // not every time.)
         let again = server.stack_counters().tcp_retransmitted_segments;
         assert!(again < 40, "{mode}: {again} segments were sent again");
     }
 }
 
-/// A byte of the stream, from its position.
+/// Returns the byte of the stream at a position.
 fn pattern(at: usize) -> u8 {
     (at.wrapping_mul(0x9e37_79b9) >> 13) as u8
 }
@@ -47,7 +47,7 @@ fn bulk_data_arrives_bit_exact_in_every_mode() {
     for mode in every_mode() {
         let (client, server) = pair(mode, 1);
         let listener = TcpListener::bind(&server, at(9)).expect("a listener");
-        listener.set_timeout(Some(PATIENCE));
+        listener.set_timeout(Some(HANG_LIMIT));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let stream = connect(&client, at(9));
@@ -58,7 +58,7 @@ fn bulk_data_arrives_bit_exact_in_every_mode() {
                 assert_eq!(stream.read(&mut [0; 1]).expect("the end"), 0);
             });
             let (stream, _) = listener.accept().expect("a connection");
-            stream.set_timeout(Some(PATIENCE));
+            stream.set_timeout(Some(HANG_LIMIT));
             let mut buffer = vec![0; 256 << 10];
             let mut received = 0;
             loop {
@@ -90,9 +90,9 @@ fn a_thousand_connections_leave_nothing_behind() {
                 round_trip(stream, batch * 100 + number as u64);
             }
         }
-        eventually("all connections are gone", || {
+        eventually("all connections have ended", || {
             let (ours, theirs) = (client.census(), server.census());
-            // The listener has a part in each shard.
+            // The listener has a socket in each shard.
             (ours.sockets, ours.held, ours.time_waits) == (0, 0, 0)
                 && (theirs.sockets, theirs.held, theirs.time_waits) == (2, 2, 0)
         });
@@ -104,16 +104,16 @@ fn a_thousand_connections_leave_nothing_behind() {
 }
 
 #[test]
-fn a_peer_that_dies_is_noticed_in_every_mode() {
+fn a_peer_whose_process_ends_is_noticed_in_every_mode() {
     for mode in every_mode() {
         let (client, server) = pair(mode, 1);
         let listener = TcpListener::bind(&server, at(9)).expect("a listener");
-        listener.set_timeout(Some(PATIENCE));
+        listener.set_timeout(Some(HANG_LIMIT));
         let there = connect(&client, at(9));
         let (here, _) = listener.accept().expect("a connection");
-        here.set_timeout(Some(PATIENCE));
+        here.set_timeout(Some(HANG_LIMIT));
         round_trip_once(&there, &here);
-        // The runtime of the peer goes, and with it its connections.
+        // The peer's runtime is dropped, which resets its connections.
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| here.read(&mut [0; 8]));
             drop(client);
@@ -121,8 +121,8 @@ fn a_peer_that_dies_is_noticed_in_every_mode() {
             let reset = abey_datapath::IoError::Network(SocketError::Reset);
             assert!(matches!(&read, Err(Error::Socket(error)) if *error == reset), "{mode}: {read:?}");
         });
-        assert!(matches!(there.read(&mut [0; 8]), Err(Error::RuntimeGone)), "{mode}");
-        assert!(matches!(there.write(&[0; 8]), Err(Error::RuntimeGone)), "{mode}");
+        assert!(matches!(there.read(&mut [0; 8]), Err(Error::RuntimeDropped)), "{mode}");
+        assert!(matches!(there.write(&[0; 8]), Err(Error::RuntimeDropped)), "{mode}");
     }
 }
 
@@ -134,22 +134,22 @@ fn round_trip_once(there: &TcpStream, here: &TcpStream) {
 }
 
 #[test]
-fn who_waits_to_be_connected_is_told_that_the_peer_is_gone() {
+fn connecting_fails_when_the_link_goes_down() {
     for mode in every_mode() {
-        let name = format!("memory:abey-gone-{}-{mode}", std::process::id());
+        let name = format!("memory:abey-ended-{}-{mode}", std::process::id());
         let mut options = Options::default();
         options.end = MemoryEnd::Create;
         let server = abey_nic::open(&name, &options).expect("created");
         let client = Runtime::builder().nic(&name, Options::default()).mode(mode).address([10, 0, 0, 2].into(), 24);
         let client = client.build().expect("attached");
         assert_eq!(client.link(), LinkState::Up);
-        // It has no stack that would answer.
-        let nobody = SocketAddr::from(([10, 0, 0, 1], 9));
+        // The peer has no stack that would answer.
+        let unreachable = SocketAddr::from(([10, 0, 0, 1], 9));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| TcpStream::connect(&client, nobody).map(drop));
+            let waiting = scope.spawn(|| TcpStream::connect(&client, unreachable).map(drop));
             eventually("it asks for the neighbour", || client.counters(None).transmitted > 0);
             drop(server);
-            let error = waiting.join().expect("joined").expect_err("nobody");
+            let error = waiting.join().expect("joined").expect_err("no answer");
             assert!(matches!(error, OpenError::LinkDown { .. }), "{error}");
         });
         assert_eq!(client.link(), LinkState::Down);

@@ -1,5 +1,5 @@
-//! System calls a request when the server always has work. One thread plays client and server in turn, so that whoever
-//! else wants the CPUs has no say in it: whenever the server waits, requests are in its queue.
+//! System calls per request when the server always has work. One thread is client and server in turn, so the result does not
+//! depend on other programs: whenever the server waits, its queue has requests.
 
 #[path = "../modes/support.rs"]
 #[allow(dead_code)]
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use abey_datapath::{Counters, Epoll, Interest, TcpListener, TcpStream};
 
-use support::{PATIENCE, at, connect, mode, pair};
+use support::{HANG_LIMIT, at, connect, mode, pair};
 
-/// Requests that are under way at the same time.
+/// The number of requests without an answer.
 const DEPTH: usize = 64;
 
-/// Reads a message from every stream that has one, and writes one back: how many.
+/// Reads a message from every stream that has one, and writes one back. Returns their number.
 fn turn(epoll: &Epoll, streams: &[TcpStream], timeout: Duration) -> u64 {
     let mut events = Vec::new();
     epoll.wait(&mut events, DEPTH, Some(timeout)).expect("a wait");
@@ -26,12 +26,12 @@ fn turn(epoll: &Epoll, streams: &[TcpStream], timeout: Duration) -> u64 {
     events.len() as u64
 }
 
-/// What a server counted while it answered `requests`.
+/// Returns the server's counters for `requests`.
 fn saturate(name: &str, requests: u64) -> Counters {
     let (client, server) = pair(mode(name), 1);
     client.set_mode(mode("fullbusy")).expect("a mode");
     let listener = TcpListener::bind(&server, at(7)).expect("a listener");
-    listener.set_timeout(Some(PATIENCE));
+    listener.set_timeout(Some(HANG_LIMIT));
     let (here, there) = (server.epoll(), client.epoll());
     let (mut accepted, mut connected) = (Vec::new(), Vec::new());
     for token in 0..DEPTH as u64 {
@@ -49,7 +49,7 @@ fn saturate(name: &str, requests: u64) -> Counters {
     let before = server.counters(None);
     let mut answered = 0;
     while answered < requests {
-        answered += turn(&here, &accepted, PATIENCE);
+        answered += turn(&here, &accepted, HANG_LIMIT);
         turn(&there, &connected, Duration::ZERO);
     }
     server.counters(None).since(&before)
@@ -65,7 +65,7 @@ fn a_saturated_server_makes_no_system_calls_in_suspend_and_fullbusy() {
         assert!(calls < 0.02, "{name}: {calls} system calls a request: {counters:?}");
         assert!(counters.busy_poll_packets > REQUESTS / 2, "{name}: {counters:?}");
     }
-    // The same count sees what other modes do.
+    // The counters show the system calls of other modes.
     let counters = saturate("base", REQUESTS / 10);
     eprintln!("base: {counters:?}");
     assert!(counters.system_calls() > REQUESTS / 500, "{counters:?}");

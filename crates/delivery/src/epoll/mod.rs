@@ -1,7 +1,7 @@
-//! The epoll context: busy polling on behalf of an event loop, and suspending interrupts while it works.
+//! The epoll context: busy polls for an event loop, and suspends interrupts while it works.
 //!
-//! Nothing here waits or polls. A wait is a little machine that says what to do next ([`WaitStep`]) given whether events
-//! are ready, so one implementation serves a real thread, the simulator and the model checker. The flow is Linux's
+//! The code here neither waits nor polls. A wait is a state machine that returns the next step ([`WaitStep`]) given whether
+//! events are ready, so one implementation serves a real thread, the simulator and the model checker. The flow is Linux's
 //! (`ep_poll`, `ep_busy_loop` and `ep_suspend_napi_irqs` in `fs/eventpoll.c`).
 
 #[cfg(test)]
@@ -13,21 +13,20 @@ use crate::{EpollBusyPoll, Nanos, NapiId};
 
 pub use wait::EpollWait;
 
-/// How an epoll context knows which instances to poll.
+/// The instances that an epoll context polls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Membership {
-    /// As Linux: it remembers one NAPI ID, that of the socket that became ready last, and forgets it before it sleeps.
+    /// As in Linux: one NAPI ID, that of the socket that became ready last. It is dropped before the wait sleeps.
     LastReady,
-    /// It holds all instances that its sockets live on, polls them in turn within the same budget, and suspends and
-    /// resumes them together.
+    /// All instances of its sockets. They are polled in turn within one budget, and suspended and resumed together.
     #[default]
     All,
 }
 
-/// What a wait with a zero timeout does when no event is ready.
+/// The behaviour of a wait with a zero timeout when no event is ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ZeroTimeout {
-    /// As Linux: return without polling and without resuming, so a loop that never blocks starves until the safety
+    /// As in Linux: return without polling and without resuming, so a loop that never blocks starves until the safety
     /// timer fires.
     Return,
     /// Poll one iteration first.
@@ -35,50 +34,50 @@ pub enum ZeroTimeout {
     PollOnce,
 }
 
-/// What is fixed when an epoll context is made.
+/// The fixed parameters of an epoll context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct EpollConfig {
-    /// Which instances to poll.
+    /// The instances that it polls.
     pub membership: Membership,
-    /// What a zero timeout does.
+    /// The behaviour of a zero timeout.
     pub zero_timeout: ZeroTimeout,
 }
 
 impl EpollConfig {
-    /// Everything as Linux does it.
+    /// The behaviour of Linux.
     pub const LINUX: Self = Self { membership: Membership::LastReady, zero_timeout: ZeroTimeout::Return };
 }
 
-/// What a waiting thread does next.
+/// The next step of a waiting thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub enum WaitStep {
-    /// One busy-poll iteration: [`Napi::begin_busy_poll`](crate::Napi::begin_busy_poll) with this budget, and if that
-    /// gives one, poll, `handle_poll_done`, and `handle_polled` here.
+    /// One busy-poll iteration: [`Napi::begin_busy_poll`](crate::Napi::begin_busy_poll) with this budget; if that returns
+    /// one, a poll, `handle_poll_done`, and [`EpollWait::handle_polled`].
     Poll {
-        /// Whom to poll.
+        /// The instance to poll.
         napi: NapiId,
-        /// How many packets to take at most.
+        /// The largest number of packets to take.
         budget: u16,
-        /// Whether an owner in the way should yield early.
+        /// Whether another owner should yield early.
         prefer: bool,
     },
-    /// [`Napi::end_busy_poll`](crate::Napi::end_busy_poll), and the last poll if that asks for one.
+    /// [`Napi::end_busy_poll`](crate::Napi::end_busy_poll), and the last poll if that requests one.
     EndPoll {
-        /// Whom to let go.
+        /// The instance to release.
         napi: NapiId,
     },
     /// [`Napi::suspend`](crate::Napi::suspend).
     Suspend {
-        /// Whose interrupt stays masked.
+        /// The instance of which the interrupt stays masked.
         napi: NapiId,
     },
     /// [`Napi::resume`](crate::Napi::resume).
     Resume {
-        /// Who falls back to plain deferral.
+        /// The instance that falls back to plain deferral.
         napi: NapiId,
     },
-    /// Sleep until an event is ready, at most until this time; then ask again.
+    /// Sleep until an event is ready, at most until this time; then call `next` again.
     Sleep {
         /// The wait's deadline.
         until: Option<Nanos>,
@@ -91,16 +90,16 @@ pub enum WaitStep {
 
 /// An epoll context.
 ///
-/// It knows the instances its sockets live on by ID; the caller looks the ID up at every step, and skips the step if it
-/// finds nothing. Order of calls: [`handle_add`](Self::handle_add) and [`handle_remove`](Self::handle_remove) as sockets
-/// come and go, [`handle_ready`](Self::handle_ready) whenever a socket becomes ready; waits through [`EpollWait`], one per
-/// waiting thread; in the end [`close`](Self::close).
+/// It stores the instances of its sockets by ID. The caller resolves the ID at every step, and skips the step if there is no
+/// such instance. Order of calls: [`handle_add`](Self::handle_add) and [`handle_remove`](Self::handle_remove) as sockets
+/// come and go, [`handle_ready`](Self::handle_ready) whenever a socket becomes ready; waits by [`EpollWait`], one for each
+/// waiting thread; finally [`close`](Self::close).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EpollContext<F = Sound> {
     config: EpollConfig,
     busy: Option<EpollBusyPoll>,
     members: Vec<Member>,
-    /// Where the next iteration begins.
+    /// The position of the instance with which the next iteration begins.
     cursor: usize,
     faults: F,
 }
@@ -112,29 +111,29 @@ struct Member {
 }
 
 impl EpollContext {
-    /// A context without sockets. `busy` as in EPIOCSPARAMS; `None` never busy polls.
+    /// Returns a context without sockets. `busy` are the parameters of EPIOCSPARAMS; `None` never busy polls.
     pub fn new(config: EpollConfig, busy: Option<EpollBusyPoll>) -> Self {
         Self::with_faults(config, busy, Sound)
     }
 }
 
 impl<F: Faults> EpollContext<F> {
-    /// As [`EpollContext::new`], with a deliberate fault for the checks.
+    /// Returns a context as [`EpollContext::new`] does, with a deliberate fault for the checks.
     pub fn with_faults(config: EpollConfig, busy: Option<EpollBusyPoll>, faults: F) -> Self {
         Self { config, busy, members: Vec::new(), cursor: 0, faults }
     }
 
-    /// The busy-poll parameters.
+    /// Returns the busy-poll parameters.
     pub fn busy_poll(&self) -> Option<EpollBusyPoll> {
         self.busy
     }
 
-    /// The instances that the context knows now.
+    /// Returns the instances that the context polls now.
     pub fn members(&self) -> impl ExactSizeIterator<Item = NapiId> + '_ {
         self.members.iter().map(|member| member.napi)
     }
 
-    /// A socket that lives on `napi` is added to the interest list.
+    /// Records that a socket of `napi` was added to the interest list.
     pub fn handle_add(&mut self, napi: NapiId) {
         match self.config.membership {
             Membership::LastReady => self.remember(napi),
@@ -145,8 +144,8 @@ impl<F: Faults> EpollContext<F> {
         }
     }
 
-    /// A socket that lived on `napi` is gone from the interest list, or has moved to another instance. The answer, if
-    /// there is one, is to be resumed: nobody here will poll it any more.
+    /// Records that a socket of `napi` was removed from the interest list, or has moved to another instance. Returns the
+    /// instance if it must be resumed, because this context no longer polls it.
     #[must_use]
     pub fn handle_remove(&mut self, napi: NapiId) -> Option<NapiId> {
         if self.config.membership == Membership::LastReady {
@@ -162,14 +161,14 @@ impl<F: Faults> EpollContext<F> {
         self.prefers().then_some(napi)
     }
 
-    /// A socket that lives on `napi` became ready.
+    /// Records that a socket of `napi` became ready.
     pub fn handle_ready(&mut self, napi: NapiId) {
         if self.config.membership == Membership::LastReady {
             self.remember(napi);
         }
     }
 
-    /// New busy-poll parameters. The instances in the answer are to be resumed: nobody suspends them any more.
+    /// Sets the busy-poll parameters. Returns the instances to resume, because this context no longer suspends them.
     #[must_use]
     pub fn handle_parameters(&mut self, busy: Option<EpollBusyPoll>) -> Vec<NapiId> {
         let preferred = self.prefers();
@@ -177,7 +176,7 @@ impl<F: Faults> EpollContext<F> {
         if preferred && !self.prefers() { self.members().collect() } else { Vec::new() }
     }
 
-    /// The context is closed. The instances in the answer are to be resumed.
+    /// Closes the context. Returns the instances to resume.
     #[must_use]
     pub fn close(&mut self) -> Vec<NapiId> {
         let resume = self.prefers() && !self.faults.has(Fault::NoResumeOnClose);
@@ -194,7 +193,7 @@ impl<F: Faults> EpollContext<F> {
         self.busy.is_some_and(|busy| busy.prefer)
     }
 
-    /// The parameters, if there is anything to busy poll and they ask for at least one iteration.
+    /// Returns the parameters, if there is an instance to busy poll and they request at least one iteration.
     fn polls(&self) -> Option<EpollBusyPoll> {
         self.busy.filter(|busy| (busy.usecs > 0 || busy.prefer) && !self.members.is_empty())
     }

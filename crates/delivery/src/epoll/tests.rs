@@ -7,7 +7,7 @@ fn us(n: u64) -> Nanos {
     Nanos::from_micros(n)
 }
 
-/// The IDs of so many queues.
+/// Returns the IDs of `N` queues.
 fn ids<const N: usize>() -> [NapiId; N] {
     let mut store = Store::new();
     std::array::from_fn(|n| {
@@ -26,7 +26,7 @@ fn poll(napi: NapiId, budget: u16) -> WaitStep {
     WaitStep::Poll { napi, budget, prefer: true }
 }
 
-/// A wait that began at 0, with this time limit.
+/// Returns a wait that began at 0, with this deadline.
 fn wait(deadline: Option<Nanos>) -> EpollWait {
     let mut wait = EpollWait::new(Poller(1));
     wait.begin(us(0), deadline);
@@ -43,7 +43,7 @@ fn ready_events_are_delivered_and_interrupts_suspended() {
 }
 
 #[test]
-fn no_time_with_preference_is_exactly_one_iteration() {
+fn zero_time_with_preference_is_exactly_one_iteration() {
     let [a] = ids();
     let mut epoll = context(EpollConfig::LINUX, 0, &[a]);
     let mut wait = wait(None);
@@ -64,7 +64,7 @@ fn polling_goes_on_until_events_or_the_time_is_up() {
     assert_eq!(first.next(&mut epoll, us(0), false), poll(a, 64));
     assert_eq!(first.next(&mut epoll, us(63), false), poll(a, 64));
     assert_eq!(first.next(&mut epoll, us(64), false), WaitStep::EndPoll { napi: a });
-    assert_eq!(first.next(&mut epoll, us(65), true), WaitStep::Suspend { napi: a }, "the last poll found some");
+    assert_eq!(first.next(&mut epoll, us(65), true), WaitStep::Suspend { napi: a }, "the last poll found packets");
     let mut second = wait(None);
     assert_eq!(second.next(&mut epoll, us(0), false), poll(a, 64));
     assert_eq!(second.next(&mut epoll, us(1), true), WaitStep::EndPoll { napi: a });
@@ -82,12 +82,12 @@ fn a_zero_timeout_returns_in_linux_and_polls_once_here() {
     assert_eq!(
         wait.next(&mut ours, us(1), false),
         WaitStep::TimedOut,
-        "and nothing is resumed: it is not going to sleep"
+        "without a resume, because the thread does not sleep"
     );
 }
 
 #[test]
-fn linux_remembers_the_last_ready_instance_and_we_all_of_them() {
+fn linux_polls_the_last_ready_instance_and_the_default_is_all() {
     let [a, b] = ids();
     let mut linux = context(EpollConfig::LINUX, 0, &[a, b]);
     linux.handle_ready(a);
@@ -133,11 +133,11 @@ fn giving_up_preference_resumes() {
     let [a] = ids();
     let mut epoll = context(EpollConfig::default(), 0, &[a]);
     assert_eq!(epoll.handle_parameters(None), [a]);
-    assert!(epoll.close().is_empty(), "nobody suspends any more");
+    assert!(epoll.close().is_empty(), "there is no suspension to end");
 }
 
 #[test]
-fn a_signal_lets_go_first() {
+fn a_signal_releases_the_instances_first() {
     let [a] = ids();
     let mut epoll = context(EpollConfig::default(), 1_000, &[a]);
     let mut wait = wait(None);
@@ -149,11 +149,11 @@ fn a_signal_lets_go_first() {
 }
 
 #[test]
-fn what_comes_while_instances_are_resumed_is_delivered_and_not_slept_on() {
+fn events_that_come_while_instances_are_resumed_are_delivered() {
     let [a] = ids();
     for config in [EpollConfig::LINUX, EpollConfig::default()] {
         let mut epoll = context(config, 0, &[a]);
-        // It goes before the end of the time, too.
+        // Events are delivered even if the time is over.
         for deadline in [None, Some(us(1))] {
             epoll.handle_ready(a);
             let mut wait = wait(deadline);

@@ -1,30 +1,30 @@
-//! A wait on an epoll context, as a machine that says what its thread does next.
+//! A wait on an epoll context, as a state machine that returns the next step of its thread.
 
 use super::{EpollContext, Membership, WaitStep, ZeroTimeout};
 use crate::fault::{Fault, Faults};
 use crate::{EpollBusyPoll, Nanos, NapiId, Poller};
 
-/// One thread's waits on an epoll context; reused from wait to wait, so that waiting does not allocate.
+/// One thread's waits on an epoll context; reused for each wait, so that a wait does not allocate.
 ///
-/// Order of calls: [`begin`](Self::begin), then [`next`](Self::next) until it says [`WaitStep::Deliver`] or
-/// [`WaitStep::TimedOut`], carrying out each step; [`handle_polled`](Self::handle_polled) after a poll that took packets.
+/// Order of calls: [`begin`](Self::begin), then [`next`](Self::next) until it returns [`WaitStep::Deliver`] or
+/// [`WaitStep::TimedOut`]; the caller executes each step; [`handle_polled`](Self::handle_polled) after a poll that took packets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EpollWait {
     poller: Poller,
     deadline: Option<Nanos>,
     phase: Phase,
-    /// The instances of the loop under way. They stay ours to let go, whatever becomes of the context.
+    /// The instances of the present busy-poll loop. This wait releases them, even if the context changes meanwhile.
     napis: Vec<NapiId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Over,
-    /// Events or not?
+    /// Checks whether events are ready.
     Check {
         zero: bool,
     },
-    /// `nth` instance of an iteration that began at `cursor`; `left` packets of its budget.
+    /// At the `nth` instance of an iteration that began at `cursor`, with `left` packets of its budget.
     Iterating {
         nth: usize,
         left: u16,
@@ -47,37 +47,37 @@ enum Phase {
 }
 
 impl EpollWait {
-    /// For the thread that busy polls under this name.
+    /// Returns the waits of the thread that busy polls with this number.
     pub fn new(poller: Poller) -> Self {
         Self { poller, deadline: None, phase: Phase::Over, napis: Vec::new() }
     }
 
-    /// The name under which this thread busy polls.
+    /// Returns the number with which this thread busy polls.
     pub fn poller(&self) -> Poller {
         self.poller
     }
 
-    /// A wait begins, until `deadline`. A deadline that is not after `now` is a zero timeout.
+    /// Begins a wait that lasts until `deadline`. A deadline that is not after `now` is a zero timeout.
     pub fn begin(&mut self, now: Nanos, deadline: Option<Nanos>) {
         self.deadline = deadline;
         self.phase = Phase::Check { zero: deadline.is_some_and(|deadline| deadline <= now) };
     }
 
-    /// The last [`WaitStep::Poll`] took `work` packets.
+    /// Records that the last [`WaitStep::Poll`] took `work` packets.
     pub fn handle_polled(&mut self, work: u16) {
         if let Phase::Iterating { left, .. } = &mut self.phase {
             *left = left.saturating_sub(work);
         }
     }
 
-    /// A signal ends the wait: the steps that follow let everything go, and then time out.
+    /// Ends the wait because of a signal: the following steps release the instances, and then time out.
     pub fn handle_signal(&mut self, now: Nanos) {
         self.deadline = Some(now);
         match self.phase {
             Phase::Iterating { busy, .. } => {
                 self.phase = Phase::Ending { nth: 0, prefer: busy.prefer, zero: false };
             }
-            // No instance is held, so the end comes at once; events go before it all the same.
+            // No instance is owned, so the wait ends at once; ready events are still delivered first.
             Phase::Check { .. } => self.phase = Phase::Ending { nth: 0, prefer: false, zero: true },
             _ => {}
         }
@@ -91,7 +91,7 @@ impl EpollWait {
         }
     }
 
-    /// What to do next. `ready`: whether the context has events for the application right now.
+    /// Returns the next step. `ready` is whether the context has events for the application now.
     pub fn next<F: Faults>(&mut self, epoll: &mut EpollContext<F>, now: Nanos, ready: bool) -> WaitStep {
         loop {
             match self.phase {
@@ -129,8 +129,8 @@ impl EpollWait {
                     if epoll.config.membership == Membership::LastReady {
                         epoll.members.clear();
                     }
-                    // What came while the instances were resumed. Kernel: looked at once more before the thread is put in
-                    // the wait queue.
+                    // Events may have come while the instances were resumed. The kernel, too, checks once more before it
+                    // puts the thread in the wait queue.
                     if !ready || epoll.faults.has(Fault::SleepsOnEvents) {
                         return self.sleep(now);
                     }
@@ -149,7 +149,7 @@ impl EpollWait {
         }
     }
 
-    /// Nothing is ready: busy poll, sleep, or return.
+    /// Begins to busy poll, sleeps, or returns, because no event is ready.
     fn nothing_ready<F: Faults>(&mut self, epoll: &EpollContext<F>, now: Nanos, zero: bool) -> Option<WaitStep> {
         if zero && epoll.config.zero_timeout == ZeroTimeout::Return {
             self.phase = Phase::Over;
@@ -163,7 +163,7 @@ impl EpollWait {
         None
     }
 
-    /// The next poll of an iteration, or the next iteration, or the end of the loop.
+    /// Returns the next poll of an iteration; moves on to the next iteration or to the end of the loop.
     fn iterate<F: Faults>(&mut self, epoll: &mut EpollContext<F>, now: Nanos, ready: bool) -> Option<WaitStep> {
         let Phase::Iterating { nth, left, busy, stop_at, zero } = self.phase else { return None };
         let count = self.napis.len();
@@ -172,7 +172,7 @@ impl EpollWait {
             self.phase = Phase::Iterating { nth: nth + 1, left, busy, stop_at, zero };
             return Some(WaitStep::Poll { napi, budget: left, prefer: busy.prefer });
         }
-        // Whoever was not reached comes first the next time; if everybody was, the first place moves on by one.
+        // The next iteration begins with the first instance that was not reached; if all were, with the next in turn.
         epoll.cursor = epoll.cursor % count + if nth < count { nth } else { 1 };
         self.phase = if ready || now >= stop_at {
             Phase::Ending { nth: 0, prefer: busy.prefer, zero }

@@ -1,4 +1,4 @@
-//! The end of a poll: go on, let go with a timer armed, let go with the interrupt unmasked, or hand over.
+//! The end of a poll: poll again, or release the instance with the timer armed, with the interrupt unmasked, or rescheduled.
 
 use super::Napi;
 use super::owner::{Busy, BusyPhase, Holding, Life, Owner, Ownership, Timer};
@@ -6,9 +6,9 @@ use crate::fault::{Fault, Faults};
 use crate::{Actions, Hold, Nanos, Outcome, PollContext, PollDone, SuspendVariant};
 
 impl<F: Faults> Napi<F> {
-    /// A poll is over, and took `work` packets from the queue. Fewer than the budget says that the queue is empty.
+    /// Ends a poll that took `work` packets from the queue. Fewer than the budget mean that the queue is empty.
     ///
-    /// Without a poll under way nothing happens, and the outcome is [`Outcome::Released`].
+    /// Without a poll under way this does nothing, and the outcome is [`Outcome::Released`].
     pub fn handle_poll_done(&mut self, now: Nanos, work: u16) -> PollDone {
         let Some(ownership) = self.owner else {
             return PollDone { outcome: Outcome::Released, actions: Actions::NONE };
@@ -17,7 +17,7 @@ impl<F: Faults> Napi<F> {
             return PollDone { outcome: Outcome::Released, actions: Actions::NONE };
         }
         if !self.settings.irq_suspend_timeout.is_zero() {
-            self.last_look = now;
+            self.last_poll = now;
         }
         match ownership.owner {
             Owner::Context { context, .. } => self.context_polled(now, context, work),
@@ -48,19 +48,19 @@ impl<F: Faults> Napi<F> {
         self.note_work(now, work);
         let BusyPhase::Ending { timer_armed } = busy.phase else { return self.keep(Outcome::StillBusy) };
         if work < busy.budget {
-            // Holding by spinning is for contexts: an application that stops polling does not leave a spinner behind.
+            // Only contexts hold by spinning: an application that stops polling starts no spinning context.
             return self.complete(now, work, false, self.prefer || busy.prefer);
         }
-        // The queue may hold more. An armed timer looks at it if the application does not; else the context does, and
-        // also if an interrupt came during this last poll.
+        // The queue may hold more packets. If the application does not poll it, an armed timer does. Without a timer, or if
+        // an interrupt came during this last poll, the context does.
         let mut actions = Actions::NONE;
         let missed = self.owner.take().is_some_and(|ownership| ownership.missed);
         self.clear_prefer();
         if missed || (!timer_armed && !self.faults.has(Fault::BusyPollEndForgotten)) {
             self.schedule(&mut actions);
         } else if timer_armed && self.timer.is_none() {
-            // The timer went off during this last poll, and found us here. Arm it again: the application that prefers to
-            // poll still has its time to come back, and somebody looks if it does not. (Linux leaves neither.)
+            // The timer fired during this last poll and found an owner. It is armed again, so that the queue is polled even
+            // if the application does not return. (Linux does neither.)
             match self.away_timer(now) {
                 Some(timer) => self.arm(&mut actions, timer),
                 None => self.schedule(&mut actions),
@@ -69,7 +69,7 @@ impl<F: Faults> Napi<F> {
         PollDone { outcome: Outcome::Released, actions }
     }
 
-    /// The owner keeps the instance; this poll is over.
+    /// Ends a poll after which the owner keeps the instance.
     fn keep(&mut self, outcome: Outcome) -> PollDone {
         match &mut self.owner {
             Some(Ownership { owner: Owner::Context { polling, .. }, .. }) => *polling = false,
@@ -79,13 +79,13 @@ impl<F: Faults> Napi<F> {
         PollDone { outcome, actions: Actions::NONE }
     }
 
-    /// The queue was emptied, or (`more`) a busy poller is to have it: let go.
+    /// Releases the instance. The queue is empty, or (`more`) a busy poller asked for it.
     fn complete(&mut self, now: Nanos, work: u16, more: bool, prefer: bool) -> PollDone {
         let mut actions = Actions::NONE;
         if work > 0 && !self.faults.has(Fault::CountdownNotRefilled) {
             self.countdown = self.settings.defer_hard_irqs;
         }
-        let timer = self.next_look(now, prefer);
+        let timer = self.next_timer(now, prefer);
         let missed = self.owner.take().is_some_and(|ownership| ownership.missed);
         self.clear_prefer();
         match timer {
@@ -101,8 +101,8 @@ impl<F: Faults> Napi<F> {
         PollDone { outcome: Outcome::Released, actions }
     }
 
-    /// The timer that is to look at the queue, if the interrupt is to stay masked. Uses up one deferral.
-    fn next_look(&mut self, now: Nanos, prefer: bool) -> Option<Timer> {
+    /// Returns the timer to arm if the interrupt stays masked. Uses up one deferral.
+    fn next_timer(&mut self, now: Nanos, prefer: bool) -> Option<Timer> {
         if let (Some(Hold::Timer(span)), Some(holding)) = (self.settings.hold, self.holding) {
             if self.faults.has(Fault::HoldTimerNeverEnds) {
                 return Some(Timer { at: now + span, suspends: false });
@@ -123,7 +123,7 @@ impl<F: Faults> Napi<F> {
         (!timeout.is_zero()).then(|| Timer { at: now + timeout, suspends: false })
     }
 
-    /// The timer for the time in which a busy poller with *prefer* may stay away. Refills the countdown.
+    /// Returns the timer for the time until a busy poller with *prefer* polls again. Refills the countdown.
     pub(super) fn away_timer(&mut self, now: Nanos) -> Option<Timer> {
         self.countdown = self.settings.defer_hard_irqs;
         let deferral = Timer { at: now + self.settings.gro_flush_timeout, suspends: false };
@@ -136,13 +136,13 @@ impl<F: Faults> Napi<F> {
         applies.then(|| Timer { at: now + timeout, suspends: true })
     }
 
-    /// Remembers for how long packets keep the instance in poll mode.
+    /// Records how long these packets keep the instance in poll mode.
     fn note_work(&mut self, now: Nanos, work: u16) {
         let Some(Hold::Spin(span) | Hold::Timer(span)) = self.settings.hold else { return };
         let credit = self.holding.map_or(0, |holding| holding.credit);
         if work > 0 {
-            let earned = work.saturating_mul(2).saturating_sub(1).min(Holding::MOST.into()) as u8;
-            self.holding = Some(Holding { until: now + span, credit: Holding::MOST.min(credit + earned) });
+            let earned = work.saturating_mul(2).saturating_sub(1).min(Holding::MAX_CREDIT.into()) as u8;
+            self.holding = Some(Holding { until: now + span, credit: Holding::MAX_CREDIT.min(credit + earned) });
         } else if let Some(holding) = &mut self.holding {
             holding.credit = credit.saturating_sub(1);
         }
@@ -154,12 +154,12 @@ impl<F: Faults> Napi<F> {
 
     fn released_for_disable(&mut self) -> PollDone {
         let mut actions = Actions::NONE;
-        self.let_go(&mut actions);
+        self.release(&mut actions);
         PollDone { outcome: Outcome::Released, actions }
     }
 
-    /// Nobody owns the instance any more, and it is disabled.
-    pub(super) fn let_go(&mut self, actions: &mut Actions) {
+    /// Removes the owner and disables the instance.
+    pub(super) fn release(&mut self, actions: &mut Actions) {
         self.owner = None;
         self.prefer = false;
         self.holding = None;

@@ -1,12 +1,12 @@
-//! The NAPI instance: who polls a queue, whether it may interrupt, and when its timer looks at it.
+//! The NAPI instance: the owner that polls a queue, whether the queue may interrupt, and when its timer polls it.
 //!
 //! The mechanism is Linux's (`net/core/dev.c`, `Documentation/networking/napi.rst`), as a plain value. *Scheduled* is
-//! ownership: whoever turns it on is the one poller until it lets go, so here it is not a bit but the owner itself, with
-//! all that is only meaningful while there is one. An event that finds the instance owned leaves a mark (*missed*,
-//! *prefer*) that the owner sees when it is done.
+//! ownership: the context that sets it is the one poller until it releases the instance. So here it is not a bit but the
+//! owner itself, with the state that exists only while there is one. An event that finds the instance owned sets a mark
+//! (*missed*, *prefer*) that the owner reads when it is done.
 //!
-//! A queue is looked at again for one of four reasons: it has an owner, its timer is armed, its interrupt is unmasked,
-//! or it is disabled and nobody cares. Every change of state keeps at least one of them true.
+//! Invariant: the instance has an owner, or its timer is armed, or its interrupt is unmasked, or it is disabled. So the
+//! queue of an enabled instance is always polled again.
 
 mod complete;
 mod owner;
@@ -21,51 +21,51 @@ pub use owner::Poller;
 
 /// One NAPI instance: the delivery state of one queue.
 ///
-/// The caller owns the queue, the timer and the contexts; the instance says what to do with them ([`Actions`]).
+/// The caller owns the queue, the timer and the contexts; the instance returns what to do with them ([`Actions`]).
 /// Order of calls:
 ///
-/// 1. [`new`](Self::new), then [`enable`](Self::enable): unmask, look at the queue, [`handle_unmasked`](Self::handle_unmasked).
+/// 1. [`new`](Self::new), then [`enable`](Self::enable): unmask, check the queue, [`handle_unmasked`](Self::handle_unmasked).
 /// 2. Events as they come, in any order: [`handle_interrupt`](Self::handle_interrupt),
 ///    [`handle_timer`](Self::handle_timer), [`handle_settings`](Self::handle_settings).
-/// 3. A context that was handed the instance ([`Actions::run`]) polls: [`begin_poll`](Self::begin_poll) gives the budget,
-///    the caller takes that many packets or fewer, [`handle_poll_done`](Self::handle_poll_done) takes their number and
-///    says whether to poll again.
+/// 3. A context that was handed the instance ([`Actions::run`]) polls: [`begin_poll`](Self::begin_poll) returns the
+///    budget, the caller takes that many packets or fewer, [`handle_poll_done`](Self::handle_poll_done) takes their number
+///    and returns whether to poll again.
 /// 4. An application polls: any number of times [`begin_busy_poll`](Self::begin_busy_poll) and `handle_poll_done`, then
-///    [`end_busy_poll`](Self::end_busy_poll), which may ask for one last poll and its `handle_poll_done`.
+///    [`end_busy_poll`](Self::end_busy_poll), which may request one last poll and its `handle_poll_done`.
 /// 5. An application that took events calls [`suspend`](Self::suspend), one that found none [`resume`](Self::resume).
 ///
-/// Calls that come too early, twice, or for nothing (a timer that was cancelled, an interrupt that had been on its way
-/// when it was masked, a thread woken without need, an end without a beginning) change nothing that matters.
+/// Calls that come too early, twice, or without a cause are harmless: a timer that was cancelled, an interrupt that was
+/// under way when it was masked, a thread that was woken without need, an end without a beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Napi<F = Sound> {
     config: NapiConfig,
     settings: NapiSettings,
     life: Life,
     irq: Irq,
-    /// *Scheduled*, and what only means something while somebody owns the instance.
+    /// *Scheduled*, with the state that exists only while the instance has an owner.
     owner: Option<Ownership>,
-    /// A busy poller found the instance owned, and wants it.
+    /// A busy poller that prefers to poll found the instance owned.
     prefer: bool,
     /// Deferrals left before the interrupt is unmasked.
     countdown: u32,
     /// The one timer, if it is armed.
     timer: Option<Timer>,
-    /// When the last poll was over; only kept while irq-suspend-timeout is set.
-    last_look: Nanos,
+    /// When the last poll ended; only updated while irq-suspend-timeout is set.
+    last_poll: Nanos,
     /// Set by the last packet while hold is configured.
     holding: Option<Holding>,
     faults: F,
 }
 
 impl Napi {
-    /// A disabled instance with a masked interrupt.
+    /// Returns a disabled instance with a masked interrupt.
     pub fn new(config: NapiConfig, settings: NapiSettings) -> Self {
         Self::with_faults(config, settings, Sound)
     }
 }
 
 impl<F: Faults> Napi<F> {
-    /// As [`Napi::new`], with a deliberate fault for the checks.
+    /// Returns an instance as [`Napi::new`] does, with a deliberate fault for the checks.
     pub fn with_faults(config: NapiConfig, settings: NapiSettings, faults: F) -> Self {
         Self {
             config,
@@ -76,48 +76,48 @@ impl<F: Faults> Napi<F> {
             prefer: false,
             countdown: 0,
             timer: None,
-            last_look: Nanos::ZERO,
+            last_poll: Nanos::ZERO,
             holding: None,
             faults,
         }
     }
 
-    /// The settings that the next schedule obeys.
+    /// Returns the settings that apply from the next schedule on.
     pub fn settings(&self) -> &NapiSettings {
         &self.settings
     }
 
-    /// The fixed parameters.
+    /// Returns the fixed parameters.
     pub fn config(&self) -> &NapiConfig {
         &self.config
     }
 
-    /// When the timer goes off, if it is armed.
+    /// Returns when the timer fires, if it is armed.
     pub fn timer(&self) -> Option<Nanos> {
         self.timer.map(|timer| timer.at)
     }
 
-    /// Whether the armed timer is the safety timer of an application that took events and will be back.
+    /// Returns whether interrupts are suspended: the armed timer is the safety timer of an application that took events.
     pub fn is_suspended(&self) -> bool {
         self.timer.is_some_and(|timer| timer.suspends)
     }
 
-    /// Whether the queue's interrupt is masked, as far as the caller has said.
+    /// Returns whether the queue's interrupt is masked, as last reported by the caller.
     pub fn is_masked(&self) -> bool {
         self.irq == Irq::Masked
     }
 
-    /// Whether an unmask was asked for that [`Self::handle_unmasked`] has not confirmed yet.
+    /// Returns whether an unmask was requested that [`Self::handle_unmasked`] has not confirmed yet.
     pub fn is_unmasking(&self) -> bool {
         self.irq == Irq::Unmasking
     }
 
-    /// Whether anybody owns the instance.
+    /// Returns whether the instance has an owner.
     pub fn is_owned(&self) -> bool {
         self.owner.is_some()
     }
 
-    /// The context that owns the instance, unless nobody or a busy poller does.
+    /// Returns the context that owns the instance; `None` if it has no owner or a busy poller owns it.
     pub fn context(&self) -> Option<PollContext> {
         match self.owner?.owner {
             Owner::Context { context, .. } => Some(context),
@@ -125,7 +125,7 @@ impl<F: Faults> Napi<F> {
         }
     }
 
-    /// The busy poller that owns the instance.
+    /// Returns the busy poller that owns the instance, if any.
     pub fn busy_poller(&self) -> Option<Poller> {
         match self.owner?.owner {
             Owner::Busy(busy) => Some(busy.poller),
@@ -133,22 +133,22 @@ impl<F: Faults> Napi<F> {
         }
     }
 
-    /// Whether the instance takes part in delivery; not while it waits for its owner to let go.
+    /// Returns whether the instance is enabled; false while it waits for its owner to release it.
     pub fn is_enabled(&self) -> bool {
         self.life == Life::Enabled
     }
 
-    /// Whether `disable` is complete: nobody polls, and nobody will.
+    /// Returns whether `disable` is complete: there is no poll, and there will be none.
     pub fn is_disabled(&self) -> bool {
         self.life == Life::Disabled
     }
 
-    /// Deferrals left before the interrupt is unmasked.
+    /// Returns the number of deferrals left before the interrupt is unmasked.
     pub fn countdown(&self) -> u32 {
         self.countdown
     }
 
-    /// The state in the kernel's vocabulary.
+    /// Returns the state as the kernel's flags.
     pub fn flags(&self) -> Flags {
         let busy_thread = self.context() == Some(PollContext::BusyThread);
         let configured = self.settings.context;
@@ -163,10 +163,10 @@ impl<F: Faults> Napi<F> {
             .with(Flags::THREADED_BUSY_POLL, configured == PollContext::BusyThread)
     }
 
-    /// Lets the instance take part in delivery. Unmasks; does nothing if it is enabled.
+    /// Enables the instance and unmasks. Does nothing if it is enabled.
     ///
-    /// An instance that is still waiting for its owner to let go is simply enabled again; then the caller must not
-    /// wait for [`Actions::disabled`] any more.
+    /// An instance that still waits for its owner to release it is enabled again. The caller must then no longer wait for
+    /// [`Actions::disabled`].
     pub fn enable(&mut self) -> Actions {
         let was = std::mem::replace(&mut self.life, Life::Enabled);
         match was {
@@ -175,10 +175,11 @@ impl<F: Faults> Napi<F> {
         }
     }
 
-    /// Takes the instance out of delivery: masks, and cancels the timer.
+    /// Disables the instance: masks, and cancels the timer.
     ///
-    /// A context that owns it finishes the poll it is in or is due for, a busy poller the iteration it is in; the event at
-    /// which they let go has [`Actions::disabled`] set. Otherwise the answer itself has it set. Nothing polls after that.
+    /// A context that owns it finishes its present or next poll, a busy poller its present iteration; the event that
+    /// releases the instance has [`Actions::disabled`] set. Without such an owner the returned value has it set. There is no
+    /// poll after that.
     pub fn disable(&mut self) -> Actions {
         let mut actions = Actions::NONE;
         if self.life == Life::Disabled {
@@ -187,15 +188,16 @@ impl<F: Faults> Napi<F> {
         self.life = Life::Disabling;
         self.mask(&mut actions);
         self.cancel(&mut actions);
-        // A busy poller between two iterations has nothing in hand. It will find that the instance is not its own any more.
+        // A busy poller between two iterations is not in a poll. Its next call finds that it no longer owns the instance.
         let waits = self.owner.is_some_and(|ownership| ownership.is_polling() || self.busy_poller().is_none());
         if !waits || self.faults.has(Fault::DisableDoesNotWait) {
-            self.let_go(&mut actions);
+            self.release(&mut actions);
         }
         actions
     }
 
-    /// The queue interrupted: mask, and hand the instance to its context; or, if somebody owns it, leave a mark.
+    /// Handles an interrupt of the queue: masks, and hands the instance to its context. If it has an owner, marks it
+    /// *missed*.
     pub fn handle_interrupt(&mut self, _now: Nanos) -> Actions {
         let mut actions = Actions::NONE;
         self.mask(&mut actions);
@@ -203,8 +205,8 @@ impl<F: Faults> Napi<F> {
         actions
     }
 
-    /// The interrupt was unmasked as asked, and afterwards the queue was looked at: `pending` says whether it holds
-    /// packets. They raised no interrupt, so this does what the interrupt would have done.
+    /// Confirms that the interrupt was unmasked. `pending` is whether the queue held packets when it was checked afterwards.
+    /// Those raised no interrupt, so this call has the effect of one.
     pub fn handle_unmasked(&mut self, now: Nanos, pending: bool) -> Actions {
         if self.irq != Irq::Unmasking {
             return Actions::NONE;
@@ -216,9 +218,9 @@ impl<F: Faults> Napi<F> {
         Actions::NONE
     }
 
-    /// The timer went off. Before its deadline, or without one, nothing happens: a timer may be as lazy as it likes.
+    /// Handles the timer. Before the deadline, or without one, this does nothing, so a caller may leave an old timer running.
     ///
-    /// Somebody who owns the instance is not disturbed: when they let go they arm the timer again or unmask.
+    /// An owner keeps the instance: when it releases it, it arms the timer again or unmasks.
     pub fn handle_timer(&mut self, now: Nanos) -> Actions {
         let mut actions = Actions::NONE;
         if self.timer.is_none_or(|timer| now < timer.at) {
@@ -235,9 +237,9 @@ impl<F: Faults> Napi<F> {
         actions
     }
 
-    /// New settings, which the next schedule and the next completion obey.
+    /// Sets new settings, which apply from the next schedule and the next completion on.
     ///
-    /// Whoever owns the instance keeps it; a deadline that is armed stays, and is the last that the old settings decide.
+    /// An owner keeps the instance. An armed deadline stays.
     pub fn handle_settings(&mut self, settings: NapiSettings) {
         self.settings = settings;
         self.countdown = self.countdown.min(settings.defer_hard_irqs);
@@ -246,10 +248,10 @@ impl<F: Faults> Napi<F> {
         }
     }
 
-    /// An application took events and will be back: move the timer out to irq-suspend-timeout.
+    /// Suspends interrupts while an application handles events: moves the timer out to irq-suspend-timeout.
     ///
-    /// Without that timeout, or without deferral to fall back to, this does nothing. Nor does it once the timeout is over
-    /// since the last poll, if it counts from there ([`SuspendFrom::LastPoll`]): then the queue is due for a look.
+    /// Does nothing without that timeout, or without deferral to fall back to. Does nothing either if the timeout counts
+    /// from the last poll ([`SuspendFrom::LastPoll`]) and has passed since: then the queue is due for a poll.
     pub fn suspend(&mut self, now: Nanos) -> Actions {
         let mut actions = Actions::NONE;
         let timeout = self.settings.irq_suspend_timeout;
@@ -258,7 +260,7 @@ impl<F: Faults> Napi<F> {
             return actions;
         }
         let from = match self.config.suspend_from {
-            SuspendFrom::LastPoll => self.last_look,
+            SuspendFrom::LastPoll => self.last_poll,
             SuspendFrom::Delivery => now,
         };
         if from + timeout > now {
@@ -267,9 +269,10 @@ impl<F: Faults> Napi<F> {
         actions
     }
 
-    /// The application found nothing, or is gone: schedule the instance now, so that it falls back to plain deferral.
+    /// Ends a suspension because the application found no events, or closed its epoll: schedules the instance, so that it
+    /// falls back to plain deferral.
     ///
-    /// Without irq-suspend-timeout this does nothing, unless a suspension from before it was set to 0 is still on.
+    /// Does nothing without irq-suspend-timeout, unless a suspension from before it was set to 0 is still in force.
     pub fn resume(&mut self, _now: Nanos) -> Actions {
         let mut actions = Actions::NONE;
         let configured = !self.settings.irq_suspend_timeout.is_zero() && self.settings.defers();
@@ -279,8 +282,8 @@ impl<F: Faults> Napi<F> {
         actions
     }
 
-    /// A context begins to poll: how many packets it may take. `None` if the instance is not (or no longer) in that
-    /// context's hands, or is being polled: then the context drops it from its list. The two kinds of thread count as one.
+    /// Begins a poll by a context. Returns the number of packets it may take. Returns `None` if that context does not own the
+    /// instance, or is polling it: then the context drops it from its list. The two kinds of thread count as one context.
     pub fn begin_poll(&mut self, by: PollContext) -> Option<u16> {
         match &mut self.owner.as_mut()?.owner {
             Owner::Context { context, polling } if !*polling && context.is_same_place(by) => {
@@ -291,10 +294,10 @@ impl<F: Faults> Napi<F> {
         }
     }
 
-    /// One iteration of an application's busy poll: how many packets it may take, at most `budget`.
+    /// Begins one iteration of an application's busy poll. Returns the number of packets it may take, at most `budget`.
     ///
-    /// Takes ownership, or goes on with the ownership that `poller` has. `None` if somebody else owns the instance, or it
-    /// is disabled; with `prefer` the owner then yields early.
+    /// Takes ownership, or continues the ownership of `poller`. Returns `None` if the instance has another owner or is
+    /// disabled; with `prefer` the owner then yields early.
     pub fn begin_busy_poll(&mut self, poller: Poller, budget: u16, prefer: bool) -> Option<u16> {
         match &mut self.owner {
             None if self.life == Life::Enabled => {
@@ -315,10 +318,10 @@ impl<F: Faults> Napi<F> {
         }
     }
 
-    /// A busy poller stops. The answer's budget, if there is one, asks for one last poll, to be reported to
-    /// [`Self::handle_poll_done`]: it is that poll which lets go.
+    /// Ends a busy poll. If the result has a budget, the caller makes one last poll and reports it to
+    /// [`Self::handle_poll_done`], which releases the instance.
     ///
-    /// With *prefer* the timer is armed before that poll, so that the application has until then to come back.
+    /// With *prefer* the timer is armed before that poll; the application may poll again until it fires.
     pub fn end_busy_poll(&mut self, now: Nanos, poller: Poller) -> (Option<u16>, Actions) {
         let mut actions = Actions::NONE;
         let Some(Ownership { owner: Owner::Busy(busy), missed }) = &mut self.owner else { return (None, actions) };
@@ -336,10 +339,10 @@ impl<F: Faults> Napi<F> {
         (Some(budget), actions)
     }
 
-    /// Moves the origin of time: every instant reads `by` less, or zero. For clocks that start anew, and for checkers to
-    /// whom two states are the same if only their time differs.
+    /// Moves the origin of time: every instant becomes smaller by `by`, or zero. Used when a clock starts anew, and by
+    /// checkers to which two states are equal if only their time differs.
     pub fn rebase(&mut self, by: Nanos) {
-        self.last_look = self.last_look.saturating_sub(by);
+        self.last_poll = self.last_poll.saturating_sub(by);
         if let Some(timer) = &mut self.timer {
             timer.at = timer.at.saturating_sub(by);
         }
@@ -348,7 +351,7 @@ impl<F: Faults> Napi<F> {
         }
     }
 
-    /// Takes ownership for the configured context, or leaves the mark that somebody else wanted it.
+    /// Takes ownership for the configured context, or marks the instance *missed* if it has an owner.
     fn schedule(&mut self, actions: &mut Actions) {
         if self.life != Life::Enabled {
             return;

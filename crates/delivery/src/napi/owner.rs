@@ -1,15 +1,15 @@
-//! Who owns an instance, and what is only known while they do.
+//! The owner of an instance, and the state that exists only while there is one.
 
 use crate::{Nanos, PollContext};
 
-/// Who busy polls: a number that the caller gives every epoll context and every polling socket.
+/// The number of a busy poller. The caller gives one to every epoll context and every polling socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Poller(pub u32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Ownership {
     pub(super) owner: Owner,
-    /// Somebody tried to schedule the instance meanwhile.
+    /// An event tried to schedule the instance meanwhile.
     pub(super) missed: bool,
 }
 
@@ -18,7 +18,7 @@ impl Ownership {
         Self { owner, missed: false }
     }
 
-    /// Whether the owner is in a poll, rather than between two or waiting for its turn.
+    /// Returns whether the owner is in a poll, rather than between two polls or before its first.
     pub(super) fn is_polling(&self) -> bool {
         match self.owner {
             Owner::Context { polling, .. } => polling,
@@ -49,14 +49,14 @@ pub(super) enum BusyPhase {
     Between,
     /// In an iteration.
     Polling,
-    /// In the last poll, whose end lets go.
+    /// In the last poll, whose end releases the instance.
     Ending { timer_armed: bool },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Irq {
     Masked,
-    /// The caller was asked to unmask, and has not yet said what it found in the queue afterwards.
+    /// The caller was asked to unmask, and has not reported the state of the queue afterwards yet.
     Unmasking,
     Unmasked,
 }
@@ -64,30 +64,30 @@ pub(super) enum Irq {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Life {
     Enabled,
-    /// Waits for the owner to let go.
+    /// Waits for the owner to release the instance.
     Disabling,
     Disabled,
 }
 
-/// How long poll mode is held, and what it may still cost.
+/// How long the instance stays in poll mode, and how many polls that may still take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Holding {
     /// The configured time after the last packet.
     pub(super) until: Nanos,
-    /// Polls that the packets so far still pay for, at two polls a packet, up to [`Self::MOST`].
+    /// Polls left, at two polls a packet, up to [`Self::MAX_CREDIT`].
     pub(super) credit: u8,
 }
 
 impl Holding {
-    /// After the last packets come at most two needless polls: the one after a poll that used its whole budget, and the
-    /// timer's. More than what they need is not saved up.
-    pub(super) const MOST: u8 = 3;
+    /// After the last packets there are at most two needless polls: the one after a poll that used its whole budget, and the
+    /// timer's. More credit is not accumulated.
+    pub(super) const MAX_CREDIT: u8 = 3;
 }
 
-/// The one timer, and what it is for.
+/// The timer, and its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Timer {
     pub(super) at: Nanos,
-    /// It is the safety timer of an application that is to come back.
+    /// It is the safety timer of a suspension.
     pub(super) suspends: bool,
 }

@@ -125,7 +125,7 @@ fn a_busy_poll_owns_the_instance_and_ends_with_the_timer_armed() {
     assert_eq!(napi.begin_busy_poll(OTHER, 64, false), None, "one poller at a time");
     assert_eq!(napi.end_busy_poll(us(2), OTHER), (None, Actions::NONE), "not its own");
     assert_eq!(napi.end_busy_poll(us(2), APP), (Some(64), arm(us(202))));
-    assert_eq!(napi.handle_poll_done(us(3), 64), released(Actions::NONE), "full: the timer will look");
+    assert_eq!(napi.handle_poll_done(us(3), 64), released(Actions::NONE), "full: the timer polls later");
     assert_eq!(napi.timer(), Some(us(202)));
     assert_eq!(busy_poll(&mut napi, us(4), 0).outcome, Outcome::StillBusy);
     assert_eq!(napi.end_busy_poll(us(5), APP), (Some(64), arm(us(205))));
@@ -156,7 +156,7 @@ fn prefer_makes_the_owner_yield_early() {
     let _ = napi.handle_interrupt(us(0));
     assert_eq!(napi.begin_busy_poll(APP, 64, true), None);
     assert!(napi.flags().contains(Flags::PREFER_BUSY_POLL));
-    assert_eq!(poll(&mut napi, us(1), 64), released(arm(us(201))), "a full poll, yet it lets go");
+    assert_eq!(poll(&mut napi, us(1), 64), released(arm(us(201))), "a full poll, yet it releases the instance");
     assert!(!napi.flags().contains(Flags::PREFER_BUSY_POLL));
     assert_eq!(busy_poll(&mut napi, us(2), 64).outcome, Outcome::StillBusy);
 }
@@ -177,7 +177,7 @@ fn suspension_moves_the_timer_out_and_resuming_schedules() {
     assert_eq!(napi.handle_poll_done(us(1), 0), released(arm(us(21))));
     assert_eq!(napi.suspend(us(2)), arm(us(20_001)), "from the last poll");
     assert!(napi.is_suspended());
-    assert_eq!(napi.handle_timer(us(21)), Actions::NONE, "a lazy timer that woke at the old deadline");
+    assert_eq!(napi.handle_timer(us(21)), Actions::NONE, "an old timer that fires at the previous deadline");
     assert_eq!(napi.resume(us(100)), run(PollContext::Softirq));
     assert_eq!(poll(&mut napi, us(101), 0), released(arm(us(121))), "back to plain deferral");
 }
@@ -196,7 +196,7 @@ fn suspension_counts_from_the_last_poll_or_as_in_linux_from_delivery() {
 }
 
 #[test]
-fn a_suspension_is_resumed_even_when_its_setting_is_gone() {
+fn a_suspension_is_resumed_after_its_setting_was_cleared() {
     let mut napi = mode("suspend20");
     let _ = napi.suspend(us(0));
     napi.handle_settings(NapiSettings::default());
@@ -258,7 +258,7 @@ fn disable_ends_a_busy_poll_and_needs_no_wait_when_idle() {
 }
 
 #[test]
-fn a_full_poll_by_a_thread_goes_on_and_a_busy_thread_never_stops_until_told() {
+fn a_full_poll_by_a_thread_goes_on_and_a_busy_thread_never_stops_by_itself() {
     let mut napi = mode("threaded");
     assert_eq!(napi.handle_interrupt(us(0)).run, Some(PollContext::Thread));
     assert_eq!(poll(&mut napi, us(1), 64).outcome, Outcome::Requeue);
@@ -296,7 +296,7 @@ fn hold_by_timer_costs_two_polls_a_packet() {
 }
 
 #[test]
-fn calls_for_nothing_change_nothing() {
+fn calls_without_a_cause_change_nothing() {
     let mut napi = mode("base");
     let before = napi.clone();
     assert!(napi.enable().is_none());

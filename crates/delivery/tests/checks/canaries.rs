@@ -1,4 +1,4 @@
-//! Broken variants of the core, which the exploration must catch.
+//! Broken variants of the core, which the exploration must detect.
 
 use abey_delivery::fault::Fault;
 use abey_delivery::{NapiConfig, SuspendVariant};
@@ -7,8 +7,8 @@ use crate::exhaustive::{LIMIT, scope};
 use crate::explorer::explore;
 use crate::world::{May, Scope};
 
-/// A scope in which the fault matters, and the words by which it is recognised.
-fn habitat(fault: Fault) -> (Scope, &'static str) {
+/// Returns a scope in which the fault has an effect, and a part of the message of the violation.
+fn scope_of(fault: Fault) -> (Scope, &'static str) {
     let with = |scope: Scope, may: May| Scope { may: May { tick: scope.may.tick, ..may }, ..scope };
     let closing = May { close: true, ..May::NOTHING };
     let disabling = May { disable: true, ..May::NOTHING };
@@ -31,22 +31,23 @@ fn habitat(fault: Fault) -> (Scope, &'static str) {
         Fault::TimerIgnoresOwner => (scope("suspend", 1), "invariant 1"),
         Fault::HoldTimerNeverEnds => (scope("hold-timer", 0), "invariant 7"),
         Fault::DeferralWithoutTimer => (scope("defer", 0), "invariant 3"),
-        other => unreachable!("no habitat for {other:?}"),
+        other => unreachable!("no scope for {other:?}"),
     }
 }
 
 #[test]
-fn every_canary_is_caught_and_its_habitat_is_sound() {
+fn every_fault_is_detected_and_its_scope_is_correct_without_it() {
     for fault in Fault::ALL {
-        let (scope, words) = habitat(fault);
+        let (scope, words) = scope_of(fault);
         let broken = Scope { fault: Some(fault), ..scope.clone() };
         let report = explore(&broken, LIMIT);
-        let failure = report.failure.unwrap_or_else(|| panic!("{fault:?} was not caught in {} states", report.states));
+        let failure =
+            report.failure.unwrap_or_else(|| panic!("{fault:?} was not detected in {} states", report.states));
         let seen = report.states;
-        crate::report(&format!("{fault:?}: caught in {seen} states, shortest schedule:\n{}", failure.to_text()));
-        assert!(failure.why.contains(words), "{fault:?} was caught by another check: {}", failure.why);
+        crate::report(&format!("{fault:?}: detected in {seen} states, shortest schedule:\n{}", failure.to_text()));
+        assert!(failure.why.contains(words), "{fault:?} was detected by another check: {}", failure.why);
         if let Some(failure) = explore(&scope, LIMIT).failure {
-            panic!("the habitat of {fault:?} is not sound itself:\n{}", failure.to_text());
+            panic!("the scope of {fault:?} fails without the fault:\n{}", failure.to_text());
         }
     }
 }

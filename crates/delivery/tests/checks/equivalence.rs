@@ -1,6 +1,6 @@
 //! Invariant 5: with all settings 0 every mode is `base`, and suspension without deferral is `base` too.
 //!
-//! Two instances get the same events, and must ask for the same things.
+//! Two instances receive the same events, and must return the same results.
 
 use abey_delivery::{
     Actions, EpollBusyPoll, EpollConfig, EpollContext, EpollWait, Hold, Nanos, Napi, NapiConfig, NapiSettings, Outcome,
@@ -39,7 +39,7 @@ fn events() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What the instance answered, whatever the event.
+/// The result of any event.
 type Answer = (Option<u16>, Option<Outcome>, Actions);
 
 fn handle(napi: &mut Napi, now: Nanos, event: Event) -> Answer {
@@ -67,8 +67,8 @@ fn handle(napi: &mut Napi, now: Nanos, event: Event) -> Answer {
     (None, None, actions)
 }
 
-/// Settings that do not add up to anything: a half of deferral, suspension without it, hold for no time.
-fn nothing() -> impl Strategy<Value = NapiSettings> {
+/// Generates settings without effect: one of the two settings of deferral, suspension without deferral, hold for zero time.
+fn without_effect() -> impl Strategy<Value = NapiSettings> {
     let suspend = (0..2u64).prop_map(|n| Nanos::from_millis(20 * n));
     let deferral = prop_oneof![
         Just((0, Nanos::ZERO)),
@@ -85,8 +85,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn settings_that_add_up_to_nothing_are_base(
-        settings in nothing(),
+    fn settings_without_effect_are_base(
+        settings in without_effect(),
         events in prop::collection::vec((events(), 0..3_000u64), 0..200),
     ) {
         let config = NapiConfig { weight: 4, ..NapiConfig::default() };
@@ -102,7 +102,7 @@ proptest! {
     }
 }
 
-/// Busy polling for no time, without preference, is no busy polling.
+/// Busy polling for zero time without preference does not poll.
 #[test]
 fn an_epoll_context_with_everything_zero_only_sleeps() {
     let napi = Store::new().id(QueueKey { device: 1, queue: 0 });

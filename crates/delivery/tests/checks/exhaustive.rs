@@ -7,10 +7,10 @@ use abey_delivery::{
 use crate::explorer::{Report, explore};
 use crate::world::{May, Scope, ticks};
 
-/// No exploration may grow beyond this; it is what a test run can afford.
+/// The largest number of states of one exploration.
 pub(crate) const LIMIT: usize = 5_000_000;
 
-/// The modes in ticks: the shortest timeouts that keep their order.
+/// Returns the modes in ticks: the shortest timeouts that keep their order.
 pub(crate) fn mode(name: &str) -> ModeSettings {
     let deferral =
         |timeout| NapiSettings { defer_hard_irqs: 1, gro_flush_timeout: ticks(timeout), ..NapiSettings::default() };
@@ -51,14 +51,14 @@ pub(crate) const MODES: [&str; 11] = [
     "sockbusy",
 ];
 
-/// A mode with this many applications, and time if the mode needs it.
+/// Returns a scope of a mode with this many applications, in which time passes if the mode needs it.
 pub(crate) fn scope(name: &str, apps: usize) -> Scope {
     let mode = mode(name);
     let timed = mode.napi.defers() || mode.napi.hold.is_some() || mode.socket_busy_poll.is_some();
     Scope { apps, may: May { tick: timed, wait_short: mode.max_wait.is_some(), ..May::NOTHING }, ..Scope::new(mode) }
 }
 
-/// The same, with timers that go off at any moment, and busy polls of one iteration.
+/// Returns the scope with timers that fire at any moment, and busy polls of one iteration.
 fn untimed(mut scope: Scope) -> Scope {
     if let Some(busy) = &mut scope.mode.epoll {
         busy.usecs = 0;
@@ -67,7 +67,7 @@ fn untimed(mut scope: Scope) -> Scope {
     scope
 }
 
-/// Explores, prints what was seen, and fails with the schedule of a violation.
+/// Explores the scope, prints the number of states, and fails with the schedule of a violation.
 fn holds(what: &str, scope: &Scope) {
     let started = std::time::Instant::now();
     let report = explore(scope, LIMIT);
@@ -89,7 +89,7 @@ fn every_schedule_of_one_application() {
 }
 
 #[test]
-fn every_schedule_of_one_application_that_is_told_once() {
+fn every_schedule_of_one_edge_triggered_application() {
     for name in ["base", "defer", "napibusy", "fullbusy", "suspend"] {
         let scope = scope(name, 1);
         let may = May { wait_zero: true, disturb: scope.mode.max_wait.is_none(), ..scope.may };
@@ -143,8 +143,8 @@ fn every_schedule_of_the_other_variants_of_suspension() {
     holds("suspend, Linux's epoll", &Scope { epoll: EpollConfig::LINUX, may, ..scope });
 }
 
-/// Linux counts irq-suspend-timeout from the delivery: an application that leaves events behind, or gets them from
-/// elsewhere, moves the timer out again and again without a look at the queue.
+/// Linux counts irq-suspend-timeout from the delivery. An application that leaves events behind, or receives events of other
+/// queues, moves the timer out each time without a poll of the queue.
 #[test]
 fn suspension_that_counts_from_delivery_breaks_the_bound() {
     let scope = scope("suspend", 1);

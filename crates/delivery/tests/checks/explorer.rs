@@ -1,6 +1,6 @@
-//! Breadth-first search over every state that a world can reach, remembering how each was reached first.
+//! Breadth-first search over every state that a world can reach; each state is stored with its first predecessor.
 //!
-//! Breadth first makes the schedule of the first violation the shortest one. States are remembered by a 64-bit
+//! Breadth first makes the schedule of the first violation the shortest one. States are stored as a 64-bit
 //! fingerprint: with three million states the chance that any two collide is below one in a million.
 
 use std::collections::hash_map::Entry;
@@ -12,7 +12,7 @@ use foldhash::quality::FixedState;
 
 use crate::world::{Scope, Step, World};
 
-/// What an exploration found.
+/// The result of an exploration.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) states: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Report {
     pub(crate) failure: Option<Failure>,
 }
 
-/// A broken invariant, and the shortest way there.
+/// A broken invariant, and the shortest schedule that leads to it.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) why: String,
@@ -30,7 +30,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// The schedule as numbered lines, with the reason below.
+    /// Formats the schedule as numbered lines, with the reason below.
     pub(crate) fn to_text(&self) -> String {
         let mut text = String::new();
         for (n, step) in self.schedule.iter().enumerate() {
@@ -41,7 +41,7 @@ impl Failure {
     }
 }
 
-/// Explores everything that can happen in `scope`, up to `limit` states.
+/// Explores all schedules of `scope`, up to `limit` states.
 pub(crate) fn explore(scope: &Scope, limit: usize) -> Report {
     let first = World::new(scope);
     let mut search = Search { came_from: HashMap::default(), frontier: VecDeque::new() };
@@ -104,22 +104,22 @@ fn fingerprint(world: &World) -> u64 {
 }
 
 /// Rounds of a fair schedule after which every queue must have been emptied.
-const PATIENCE: usize = 400;
+const MAX_ROUNDS: usize = 400;
 
 impl World {
-    /// [`Self::drains`], for some of the states: it takes long to try, and neighbouring states drain alike.
+    /// Runs [`Self::drains`] for one state in 32: it takes long, and neighbouring states drain alike.
     fn sometimes_drains(&self, scope: &Scope, fingerprint: u64) -> Result<(), String> {
         if fingerprint.is_multiple_of(32) { self.drains(scope) } else { Ok(()) }
     }
 
-    /// Liveness: with no further packets, everybody who can move moving in turn, and applications not coming back from
-    /// their work, every enabled queue is emptied before long.
+    /// Checks liveness: without further packets, with every possible step under way made in turn, and with applications that
+    /// stay at work, every enabled queue becomes empty within [`MAX_ROUNDS`] rounds.
     pub(crate) fn drains(&self, scope: &Scope) -> Result<(), String> {
         let waiting = |world: &Self| world.instances.iter().any(|on| on.packets > 0 && on.napi.is_enabled());
         let mut world = self.clone();
         let mut steps = Vec::new();
         let mut possible = Vec::new();
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_ROUNDS {
             if !waiting(&world) {
                 return Ok(());
             }
@@ -136,6 +136,7 @@ impl World {
                 world.apply(scope, Step::Tick).map_err(|violation| violation.to_string())?;
             }
         }
-        Err("liveness: left alone, with everybody moving in turn, packets stay in an enabled queue".to_owned())
+        Err("liveness: without further packets and with all parties moving in turn, packets stay in an enabled queue"
+            .to_owned())
     }
 }

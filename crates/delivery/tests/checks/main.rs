@@ -1,5 +1,5 @@
-//! The checks of the delivery core: every schedule of a small world, random schedules of a larger one, and broken
-//! variants of the core (canaries) that both must catch.
+//! The checks of the delivery core: every schedule of a small world, random schedules of larger ones, and broken variants of
+//! the core (canaries) that the exploration must detect.
 
 mod canaries;
 mod equivalence;
@@ -10,7 +10,7 @@ mod world;
 
 use std::io::Write;
 
-/// Writes a line of the report to where it is seen: the test harness only keeps back what the print macros write.
+/// Writes a line of the report to the standard error directly: the test harness captures the output of the print macros.
 fn report(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

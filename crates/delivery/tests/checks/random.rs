@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::exhaustive::{MODES, mode};
 use crate::world::{May, Scope, Step, World, ticks};
 
-/// Everything that can happen does.
+/// All kinds of steps.
 const ANYTHING: May = May {
     tick: true,
     untimed: false,
@@ -26,11 +26,11 @@ fn scopes() -> impl Strategy<Value = Scope> {
     (size, core, softirq).prop_map(|(size, core, softirq)| {
         let (instances, cpus, workers, apps, capacity) = size;
         let (nth, weight, early, returns, changes, edges) = core;
-        // The early variant suspends on completion for whoever asked the owner to yield. If they left before suspension
-        // was switched on, nobody resumes; that ends with the safety timer.
+        // The early variant suspends on completion for the busy poller that made the owner yield. If that poller left
+        // before suspension was switched on, there is no resume; the safety timer ends the suspension.
         let suspend = if early && !changes { SuspendVariant::Early } else { SuspendVariant::Merged };
         let zero_timeout = if returns { ZeroTimeout::Return } else { ZeroTimeout::PollOnce };
-        // What Linux's single NAPI ID does to several instances is shown below.
+        // A test below covers Linux's single NAPI ID with several instances.
         let membership = if instances == 1 && returns { Membership::LastReady } else { Membership::All };
         Scope {
             instances,
@@ -49,7 +49,7 @@ fn scopes() -> impl Strategy<Value = Scope> {
     })
 }
 
-/// Follows the choices, two of three of them among what is under way; what happened is in the log.
+/// Makes the chosen steps, two thirds of them among those under way, and appends them to the log.
 fn run(scope: &Scope, choices: &[u16], log: &mut Vec<Step>) -> Result<World, Violation> {
     let mut world = World::new(scope);
     let mut steps = Vec::new();
@@ -78,8 +78,8 @@ proptest! {
     }
 }
 
-/// An epoll context that remembers one NAPI ID, with sockets on two queues: it suspends one queue's interrupts, goes on to
-/// the other, and only the safety timer is left to look at the first.
+/// An epoll context that stores one NAPI ID, with sockets on two queues: it suspends the interrupts of one queue, continues
+/// with the other, and only the safety timer polls the first again.
 #[test]
 fn one_napi_id_leaves_the_other_queue_suspended() {
     use Step::{AppNext, Arrive, Interrupt, SoftirqDone, SoftirqRun, Wait};
@@ -91,6 +91,6 @@ fn one_napi_id_leaves_the_other_queue_suspended() {
         let mut world = World::new(scope);
         schedule.iter().try_for_each(|step| world.apply(scope, *step))
     };
-    assert_eq!(follow(&half), Err(Violation::SuspendedForNobody));
+    assert_eq!(follow(&half), Err(Violation::SuspendedWithoutPoller));
     assert_eq!(follow(&whole), Ok(()));
 }

@@ -9,24 +9,24 @@ const PATH: &str = "/proc/interrupts";
 /// One line of `/proc/interrupts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterruptLine {
-    /// The IRQ: a number, or a name such as `LOC` for one that belongs to the CPU.
+    /// The IRQ: a number, or a name such as `LOC` for an interrupt of the CPU.
     pub irq: String,
     /// Interrupts since boot, one per CPU in the order of [`Interrupts::cpus`]. Shorter (often one long) for the few
     /// lines that are not per CPU, such as `ERR`.
     pub counts: Vec<u64>,
-    /// The chip, the kind and the names of those who asked for it.
+    /// The interrupt controller, the kind, and the names given by the drivers.
     pub description: String,
 }
 
 impl InterruptLine {
-    /// Interrupts since boot on all CPUs.
+    /// Returns the interrupts since boot on all CPUs.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 }
 
-/// The interrupts of the machine since boot. Deferral and suspension show as a rate that goes *down*.
+/// The interrupts of the machine since boot. Deferral and suspension reduce the rate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interrupts {
     /// The CPUs that are online, by number.
@@ -39,18 +39,18 @@ impl Interrupts {
     /// Reads `/proc/interrupts`.
     ///
     /// # Errors
-    /// When it cannot be read or has another form.
+    /// The file cannot be read or has another form.
     pub fn read() -> Result<Self, ProcTableError> {
         Self::parse(&read_table(Path::new(PATH))?)
     }
 
-    /// The line of hardware interrupt `irq`, or `None` when there is none.
+    /// Returns the line of hardware interrupt `irq`, or `None` if there is none.
     #[must_use]
     pub fn irq(&self, irq: u32) -> Option<&InterruptLine> {
         self.named(&irq.to_string())
     }
 
-    /// The line called `name`, e.g. `LOC` (local timer) or `CAL` (function calls from other CPUs).
+    /// Returns the line called `name`, for example `LOC` (local timer) or `CAL` (function calls from other CPUs).
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&InterruptLine> {
         self.lines.iter().find(|line| line.irq == name)
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_with_a_hole_in_the_cpus_is_read() {
+    fn a_table_without_an_offline_cpu_is_read() {
         let text = "           CPU0       CPU2       \n 24:          1          5  IO-APIC   5-edge      ACPI:Ged\n\
                     LOC:        100         20   Local timer interrupts\nERR:          7\n";
         let all = Interrupts::parse(text).unwrap();

@@ -1,4 +1,4 @@
-//! Counters of what the kernel's receive path and a server do: per namespace, per IRQ, per CPU and per process.
+//! Counters of the kernel's receive path and of servers: per namespace, IRQ, CPU and process.
 
 mod interrupts;
 mod netstat;
@@ -28,7 +28,7 @@ pub enum ProcTableError {
         /// The system's reason.
         source: io::Error,
     },
-    /// The file does not have the shape it is documented to have.
+    /// The file does not have the documented form.
     #[error("{} does not have the expected form at {text:?}", path.display())]
     Parse {
         /// The file.

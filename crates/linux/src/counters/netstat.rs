@@ -5,25 +5,25 @@ use std::path::Path;
 
 use super::{ProcTableError, read_table};
 
-/// Counters by name, e.g. `TcpExt.BusyPollRxPackets`. Every value counts since the namespace was created.
+/// Counters by name, for example `TcpExt.BusyPollRxPackets`, since the namespace was created.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetStat {
     values: BTreeMap<String, u64>,
 }
 
 impl NetStat {
-    /// Reads the counters of the network namespace the calling thread is in.
+    /// Reads the counters of the calling thread's network namespace.
     ///
     /// # Errors
-    /// When `/proc` is not mounted or has another form.
+    /// `/proc` is not mounted, or a file has another form.
     pub fn read_self() -> Result<Self, ProcTableError> {
         Self::read_from(Path::new("/proc/thread-self/net"))
     }
 
-    /// Reads the counters of the network namespace process (or thread) `pid` is in.
+    /// Reads the counters of the network namespace of process (or thread) `pid`.
     ///
     /// # Errors
-    /// When the process is gone, or may not be looked at.
+    /// The process does not exist, or the caller lacks the privilege.
     pub fn read_pid(pid: u32) -> Result<Self, ProcTableError> {
         Self::read_from(Path::new(&format!("/proc/{pid}/net")))
     }
@@ -31,7 +31,7 @@ impl NetStat {
     /// Reads the counters from a directory such as `/proc/1234/net`.
     ///
     /// # Errors
-    /// When `netstat` in it cannot be read or has another form.
+    /// A file in it cannot be read or has another form.
     pub fn read_from(directory: &Path) -> Result<Self, ProcTableError> {
         let mut all = Self::default();
         for file in ["netstat", "snmp"] {
@@ -41,26 +41,26 @@ impl NetStat {
         Ok(all)
     }
 
-    /// The counter `group.name`, or `None` when this kernel has none of that name.
+    /// Returns the counter `group.name`, or `None` if this kernel has none of that name.
     #[must_use]
     pub fn get(&self, group: &str, name: &str) -> Option<u64> {
         self.values.get(&format!("{group}.{name}")).copied()
     }
 
-    /// Packets that busy polling took out of the queues of this namespace's devices (`TcpExt.BusyPollRxPackets`; in
-    /// spite of the group's name not only TCP); `None` on a kernel without busy polling. The one poll more that ends a
-    /// busy poll with `prefer` is not in it, so it is a little less than the polls of [`crate::polls`] make out.
+    /// Returns the packets that busy polling received from the devices of this namespace (`TcpExt.BusyPollRxPackets`, of any
+    /// protocol); `None` on a kernel without busy polling. It excludes the final poll of a busy poll with `prefer`, so it is a
+    /// little less than the packets of the polls that [`crate::polls`] counts.
     #[must_use]
     pub fn busy_poll_rx_packets(&self) -> Option<u64> {
         self.get("TcpExt", "BusyPollRxPackets")
     }
 
-    /// All counters, by `group.name`.
+    /// Returns all counters, by `group.name`.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.values.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
-    // Pairs of lines: "TcpExt: NameA NameB", then "TcpExt: 1 2". A few gauges are -1; they are no counters.
+    // Pairs of lines: "TcpExt: NameA NameB", then "TcpExt: 1 2". Negative values are gauges, not counters.
     fn parse(path: &Path, text: &str) -> Result<Self, ProcTableError> {
         let bad = |line: &str| ProcTableError::Parse { path: path.into(), text: line.chars().take(60).collect() };
         let mut values = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Perf events that count (never sample), one descriptor per CPU or per task, optionally behind an event filter.
+//! Counting (not sampling) perf events, one descriptor per CPU or task, optionally with an event filter.
 
 use std::ffi::CString;
 use std::io;
@@ -17,7 +17,7 @@ nix::ioctl_write_ptr_bad!(
     libc::c_char
 );
 
-/// Why something could not be counted.
+/// Why events could not be counted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CountError {
@@ -27,33 +27,33 @@ pub enum CountError {
     /// The list of CPUs could not be read.
     #[error(transparent)]
     Cpu(#[from] CpuError),
-    /// The caller may not count this.
+    /// The caller lacks the privilege.
     #[error("{what} cannot be counted without privilege; run as root (CAP_PERFMON)")]
     NoPermission {
-        /// What was to be counted.
+        /// The event.
         what: String,
     },
     /// The machine or the kernel cannot count this.
     #[error("this machine cannot count {what}: {reason}")]
     Unsupported {
-        /// What was to be counted.
+        /// The event.
         what: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// The process or thread to count is gone.
+    /// The process or thread does not exist.
     #[error("no process {0}; it may have exited")]
     NoProcess(u32),
-    /// New threads appeared as fast as counters could be attached.
+    /// New threads appeared during every attempt to attach the counters.
     #[error("the threads of process {0} change too fast to be counted exactly; count on its CPUs instead")]
     Unstable(u32),
-    /// A device name that the kernel's filter language cannot express.
+    /// The kernel's filter language cannot express the device name.
     #[error("{0:?} cannot be the name of a network device: it must have 1 to 15 bytes and no '/', ':', quote or space")]
     DeviceName(String),
     /// The kernel refused a filter.
     #[error("the kernel refused the event filter {filter:?} on {what}: {source}")]
     Filter {
-        /// What was to be counted.
+        /// The event.
         what: String,
         /// The filter.
         filter: String,
@@ -63,7 +63,7 @@ pub enum CountError {
     /// A counter could not be opened or started.
     #[error("cannot count {what}: {source}")]
     Open {
-        /// What was to be counted.
+        /// The event.
         what: String,
         /// The system's reason.
         source: io::Error,
@@ -71,23 +71,23 @@ pub enum CountError {
     /// A counter could not be read.
     #[error("cannot read the count of {what}: {source}")]
     Read {
-        /// What is counted.
+        /// The event.
         what: String,
         /// The system's reason.
         source: io::Error,
     },
 }
 
-/// Where events are counted.
+/// The scope of a counter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target<'a> {
-    /// Everything that happens on these CPUs, one descriptor each.
+    /// All tasks on these CPUs, one descriptor each.
     Cpus(&'a CpuList),
-    /// What these threads do, and the threads and processes they create from now on.
+    /// These threads, and the threads and processes they create from now on.
     Tasks(&'a [u32]),
 }
 
-/// Several descriptors whose counts are one figure.
+/// A counter that is the sum of several descriptors.
 #[derive(Debug)]
 pub(crate) struct Sum {
     what: String,
@@ -113,7 +113,7 @@ impl Sum {
                 for &tid in tids {
                     let mut builder = Builder::new(event.clone());
                     builder.observe_pid(tid as i32).any_cpu().inherit(true);
-                    counters.push(start(what, builder, filter).map_err(|e| if_gone(e, tid))?);
+                    counters.push(start(what, builder, filter).map_err(|e| if_exited(e, tid))?);
                 }
             }
         }
@@ -131,8 +131,8 @@ impl Sum {
         Self::open(&format!("{group}:{name}"), &Tracepoint::with_id(id), target, filter)
     }
 
-    /// Events since the counter was opened. A counter that had to share its hardware is scaled up to the whole time; one
-    /// that never got any is [`CountError::Unsupported`], not 0.
+    /// Reads the events since the counter was opened. A counter that shared the hardware counter with others is scaled to the
+    /// whole time; one that never had it is [`CountError::Unsupported`], not 0.
     pub(crate) fn read(&mut self) -> Result<u64, CountError> {
         let mut sum = 0_u64;
         for counter in &mut self.counters {
@@ -142,7 +142,7 @@ impl Sum {
             sum += match running {
                 _ if enabled == running => got.count,
                 0 => {
-                    let reason = "others held the hardware counter all the time".into();
+                    let reason = "other programs used the hardware counter all the time".into();
                     return Err(CountError::Unsupported { what: self.what.clone(), reason });
                 }
                 _ => (u128::from(got.count) * enabled / running) as u64,
@@ -168,7 +168,7 @@ fn start(what: &str, mut builder: Builder<'_>, filter: Option<&str>) -> Result<C
 
 fn set_filter(counter: &Counter, filter: &str) -> io::Result<()> {
     let text = CString::new(filter)?;
-    // SAFETY: the descriptor is an open perf event and `text` is a NUL-terminated string that outlives the call, which
+    // SAFETY: the descriptor is an open perf event, and `text` is a NUL-terminated string that is valid for the call, which
     // copies it.
     unsafe { perf_set_filter(counter.as_raw_fd(), text.as_ptr()) }?;
     Ok(())
@@ -185,14 +185,14 @@ fn explain_open(what: &str, source: io::Error) -> CountError {
     }
 }
 
-fn if_gone(error: CountError, tid: u32) -> CountError {
+fn if_exited(error: CountError, tid: u32) -> CountError {
     match error {
         CountError::Open { source, .. } if source.raw_os_error() == Some(libc::ESRCH) => CountError::NoProcess(tid),
         other => other,
     }
 }
 
-/// `field == a || field == b ...`, in parentheses; `None` for no values.
+/// Returns `field == a || field == b ...` in parentheses; `None` for no values.
 pub(crate) fn any_of(field: &str, values: &[u32]) -> Option<String> {
     let terms: Vec<String> = values.iter().map(|v| format!("{field} == {v}")).collect();
     (!terms.is_empty()).then(|| format!("({})", terms.join(" || ")))

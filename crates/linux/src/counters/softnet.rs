@@ -18,18 +18,18 @@ impl SoftirqCounts {
     /// Reads `/proc/softirqs`.
     ///
     /// # Errors
-    /// When it cannot be read or has another form.
+    /// The file cannot be read or has another form.
     pub fn read() -> Result<Self, ProcTableError> {
         Self::parse(&read_table(Path::new(SOFTIRQS))?)
     }
 
-    /// Receive softirqs since boot, indexed by CPU number (the file lists every possible CPU).
+    /// Returns the receive softirqs since boot, indexed by CPU number (the file lists every possible CPU).
     #[must_use]
     pub fn net_rx(&self) -> &[u64] {
         self.kind("NET_RX")
     }
 
-    /// Softirqs of one kind, e.g. `TIMER`, indexed by CPU number; empty when there is no such kind.
+    /// Returns the softirqs of one kind, for example `TIMER`, indexed by CPU number; empty if there is no such kind.
     #[must_use]
     pub fn kind(&self, name: &str) -> &[u64] {
         self.kinds.get(name).map_or(&[], Vec::as_slice)
@@ -48,7 +48,7 @@ impl SoftirqCounts {
     }
 }
 
-/// What one CPU's receive softirq and backlog did since boot.
+/// The receive softirq and backlog of one CPU since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SoftnetCpu {
     /// The CPU.
@@ -59,7 +59,7 @@ pub struct SoftnetCpu {
     pub dropped: u64,
     /// Runs of the receive softirq that stopped with work left because their packet or time budget was spent.
     pub time_squeeze: u64,
-    /// Packets now waiting in the backlog; `None` on a kernel that does not say.
+    /// Packets in the backlog now; `None` on a kernel that does not report it.
     pub backlog: Option<u64>,
 }
 
@@ -75,24 +75,24 @@ impl Softnet {
     /// wide and wrap: subtract two readings with `wrapping_sub` on `u32`.
     ///
     /// # Errors
-    /// When it cannot be read or has another form.
+    /// The file cannot be read or has another form.
     pub fn read() -> Result<Self, ProcTableError> {
         Self::parse(&read_table(Path::new(SOFTNET))?)
     }
 
     // Columns are hexadecimal: 0 processed, 1 dropped, 2 time_squeeze; since Linux 5.10 column 11 is the backlog's length
-    // and column 12 the CPU. Before, a line's place is the only hint, exact while no CPU is offline.
+    // and column 12 the CPU. Older kernels write only the lines of online CPUs, so the line number is the CPU while no CPU is offline.
     fn parse(text: &str) -> Result<Self, ProcTableError> {
         let bad = |line: &str| ProcTableError::Parse { path: SOFTNET.into(), text: line.chars().take(60).collect() };
         let mut cpus = Vec::new();
-        for (place, line) in text.lines().enumerate() {
+        for (index, line) in text.lines().enumerate() {
             let columns: Vec<u64> = line
                 .split_whitespace()
                 .map(|w| u64::from_str_radix(w, 16))
                 .collect::<Result<_, _>>()
                 .map_err(|_| bad(line))?;
             let [processed, dropped, time_squeeze, ..] = columns[..] else { return Err(bad(line)) };
-            let cpu = columns.get(12).map_or(place as u32, |&cpu| cpu as u32);
+            let cpu = columns.get(12).map_or(index as u32, |&cpu| cpu as u32);
             cpus.push(SoftnetCpu { cpu, processed, dropped, time_squeeze, backlog: columns.get(11).copied() });
         }
         Ok(Self { cpus })

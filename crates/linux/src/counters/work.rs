@@ -1,10 +1,9 @@
-//! What work costs: system calls, cycles, instructions, context switches and wake-ups of CPUs or of processes.
+//! The cost of work: system calls, cycles, instructions, context switches and wake-ups of CPUs or processes.
 //!
 //! All figures are perf *counting* events. Those that need a tracepoint (system calls, wake-ups, switches on CPUs) cost
-//! something on every event, system calls most of all: while anybody counts them, every system call of the machine takes
-//! the kernel's slow entry path, 0.11 us longer on a 2-CPU virtual machine (6 % of the CPU of a server with three calls in
-//! 7 us a request; [`Count::CHEAP`] cost it 0.1 %). Count them in a run of their own when CPU time is the figure of
-//! interest.
+//! CPU time on every event, system calls most of all: while they are counted, every system call of the machine takes the
+//! kernel's slow entry path, 0.11 us longer on a 2-CPU virtual machine (6 % of the CPU of a server with three calls in
+//! 7 us a request; [`Count::CHEAP`] cost it 0.1 %). Count them in a separate run if CPU time is measured.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +14,7 @@ use crate::cpu::CpuList;
 use crate::process;
 use crate::tracefs::Tracefs;
 
-/// Something that can be counted.
+/// A kind of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Count {
@@ -25,19 +24,19 @@ pub enum Count {
     Cycles,
     /// Instructions retired, in user and kernel mode (hardware).
     Instructions,
-    /// Times a task was switched out, willingly or not. The idle task is no task: on a CPU, going to sleep and waking
-    /// up again is one switch.
+    /// Switches away from a task, voluntary or not. The idle task is excluded: on a CPU, going to sleep and waking up is one
+    /// switch.
     ContextSwitches,
-    /// Times a sleeping task was made runnable (`sched:sched_wakeup`): on CPUs any task that is put on one of them,
-    /// kernel threads included; of processes their own threads.
+    /// Wake-ups of sleeping tasks (`sched:sched_wakeup`): on CPUs of any task that is queued on one of them, including kernel
+    /// threads; of processes of their own threads.
     WakeUps,
 }
 
 impl Count {
-    /// Everything there is to count.
+    /// All kinds.
     pub const ALL: [Self; 5] =
         [Self::SystemCalls, Self::Cycles, Self::Instructions, Self::ContextSwitches, Self::WakeUps];
-    /// What can be counted without a noticeable cost: all but the system calls.
+    /// The kinds that can be counted without noticeable cost: all but the system calls.
     pub const CHEAP: [Self; 4] = [Self::Cycles, Self::Instructions, Self::ContextSwitches, Self::WakeUps];
 }
 
@@ -46,13 +45,13 @@ impl Count {
 pub struct Work(BTreeMap<Count, u64>);
 
 impl Work {
-    /// The figure, or `None` when it was not asked for or cannot be counted here ([`WorkCounter::missing`] says why).
+    /// Returns the count, or `None` if it was not requested or cannot be counted ([`WorkCounter::missing`] has the reason).
     #[must_use]
     pub fn get(&self, count: Count) -> Option<u64> {
         self.0.get(&count).copied()
     }
 
-    /// The events between `earlier` and this reading of the same counter.
+    /// Returns the events between `earlier` and this reading of the same counter.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let difference = |(&count, &now): (&Count, &u64)| (count, now.saturating_sub(earlier.get(count).unwrap_or(0)));
@@ -60,37 +59,36 @@ impl Work {
     }
 }
 
-/// Counts from when it is opened until it is dropped.
+/// A set of counters that run from opening to dropping.
 #[derive(Debug)]
 pub struct WorkCounter {
     sums: Vec<(Count, Vec<Sum>)>,
     missing: BTreeMap<Count, CountError>,
 }
 
-/// How often the threads of a tree are listed again before it is called unstable.
+/// The number of attempts to attach to the threads of a tree before it is reported as unstable.
 const ATTEMPTS: usize = 20;
-/// Thread IDs in one filter: the kernel takes a page (4096 bytes) of text.
+/// Thread IDs in one filter: the kernel accepts a page (4096 bytes) of text.
 const FILTER_TERMS: usize = 128;
 
 impl WorkCounter {
-    /// Counts `counts` on `cpus`, whoever runs there: simple and exact for a server that has CPUs to itself, and it
-    /// sees the softirqs as well.
+    /// Counts `counts` on `cpus`, of all tasks: simple and exact for a server with CPUs of its own, and includes softirqs.
     ///
     /// # Errors
-    /// When a CPU is not online. What the machine cannot count is no error: see [`WorkCounter::missing`].
+    /// A CPU is not online. Kinds that the machine cannot count are no error: see [`WorkCounter::missing`].
     pub fn on_cpus(cpus: &CpuList, counts: &[Count]) -> Result<Self, CountError> {
         cpus.check_online()?;
         let online = CpuList::online()?;
         Self::open(counts, |count, tracefs| {
-            let here = Target::Cpus(cpus);
+            let target = Target::Cpus(cpus);
             Ok(vec![match count {
-                Count::SystemCalls => Sum::tracepoint(tracefs.get()?, ("raw_syscalls", "sys_enter"), here, None)?,
-                Count::Cycles => Sum::open("cycles", &Hardware::CPU_CYCLES, here, None)?,
-                Count::Instructions => Sum::open("instructions", &Hardware::INSTRUCTIONS, here, None)?,
+                Count::SystemCalls => Sum::tracepoint(tracefs.get()?, ("raw_syscalls", "sys_enter"), target, None)?,
+                Count::Cycles => Sum::open("cycles", &Hardware::CPU_CYCLES, target, None)?,
+                Count::Instructions => Sum::open("instructions", &Hardware::INSTRUCTIONS, target, None)?,
                 Count::ContextSwitches => {
-                    Sum::tracepoint(tracefs.get()?, ("sched", "sched_switch"), here, Some("prev_pid != 0"))?
+                    Sum::tracepoint(tracefs.get()?, ("sched", "sched_switch"), target, Some("prev_pid != 0"))?
                 }
-                // The event is recorded where the waker runs, so it is looked for everywhere.
+                // The event is recorded on the CPU of the waker, so it is counted on all CPUs.
                 Count::WakeUps => {
                     let ids: Vec<u32> = cpus.iter().collect();
                     let filter = any_of("target_cpu", &ids);
@@ -102,12 +100,11 @@ impl WorkCounter {
     }
 
     /// Counts `counts` for process `pid` and its descendants: all threads that exist, and all threads and processes
-    /// they create from now on. Softirqs that run on top of a thread are billed to it. Wake-ups are the exception: those
-    /// of threads created later are not counted.
+    /// they create from now on. Softirqs that interrupt a thread are included. Wake-ups are the exception: those of
+    /// threads created later are not counted.
     ///
     /// # Errors
-    /// [`CountError::NoProcess`], or [`CountError::Unstable`] when threads come and go so fast that it cannot be said
-    /// which are counted.
+    /// [`CountError::NoProcess`], or [`CountError::Unstable`] if threads come and go faster than counters can be attached.
     pub fn on_process_tree(pid: u32, counts: &[Count]) -> Result<Self, CountError> {
         let list = || process::tree_threads(pid).map_err(|_| CountError::NoProcess(pid));
         for _ in 0..ATTEMPTS {
@@ -124,7 +121,7 @@ impl WorkCounter {
     /// Counts `counts` for the threads `tids`, and all threads and processes they create from now on.
     ///
     /// # Errors
-    /// [`CountError::NoProcess`] when one of them is gone.
+    /// [`CountError::NoProcess`] if one of them does not exist.
     pub fn on_threads(tids: &[u32], counts: &[Count]) -> Result<Self, CountError> {
         let online = CpuList::online()?;
         let tasks = Target::Tasks(tids);
@@ -151,13 +148,14 @@ impl WorkCounter {
         })
     }
 
-    /// What was asked for and cannot be counted here, with the reason.
+    /// Returns the requested kinds that cannot be counted, with the reason.
     #[must_use]
     pub fn missing(&self) -> &BTreeMap<Count, CountError> {
         &self.missing
     }
 
-    /// Events since the counter was opened. A hardware counter that others kept busy moves to [`WorkCounter::missing`].
+    /// Reads the events since the counter was opened. A hardware counter that other programs used all the time moves to
+    /// [`WorkCounter::missing`].
     ///
     /// # Errors
     /// [`CountError::Read`].
@@ -187,7 +185,7 @@ impl WorkCounter {
         for &count in counts {
             match start(count, &mut tracefs) {
                 Ok(sums) => counter.sums.push((count, sums)),
-                Err(gone @ CountError::NoProcess(_)) => return Err(gone),
+                Err(error @ CountError::NoProcess(_)) => return Err(error),
                 Err(reason) => {
                     counter.missing.insert(count, reason);
                 }
@@ -197,7 +195,7 @@ impl WorkCounter {
     }
 }
 
-/// tracefs, opened only when a tracepoint is asked for.
+/// tracefs, opened when the first tracepoint is needed.
 struct LazyTracefs(Option<Tracefs>);
 
 impl LazyTracefs {
@@ -214,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_keeps_what_was_counted_and_nothing_else() {
+    fn a_difference_has_the_kinds_of_the_later_reading() {
         let earlier = Work(BTreeMap::from([(Count::SystemCalls, 5)]));
         let later = Work(BTreeMap::from([(Count::SystemCalls, 9), (Count::WakeUps, 3)]));
         let got = later.since(&earlier);

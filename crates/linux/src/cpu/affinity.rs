@@ -1,4 +1,4 @@
-//! Which CPUs processes, threads and interrupts may use.
+//! The CPUs that processes, threads and interrupts may use.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -9,19 +9,19 @@ use rustix::thread::CpuSet;
 
 use super::{CpuError, CpuList};
 
-/// The CPUs thread `tid` may run on (`sched_getaffinity(2)`).
+/// Returns the CPUs that thread `tid` may run on (`sched_getaffinity(2)`).
 ///
 /// # Errors
-/// [`CpuError::NoProcess`] when it is gone.
+/// [`CpuError::NoProcess`] if it does not exist.
 pub fn thread_affinity(tid: u32) -> Result<CpuList, CpuError> {
     let set = rustix::thread::sched_getaffinity(Some(as_pid(tid)?)).map_err(|e| explain("read the CPUs of", tid, e))?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).map(|cpu| cpu as u32).collect())
 }
 
-/// Lets thread `tid` run on `cpus` only (`sched_setaffinity(2)`). Threads it creates later inherit this.
+/// Pins thread `tid` to `cpus` (`sched_setaffinity(2)`). Threads that it creates later inherit this.
 ///
 /// # Errors
-/// When a CPU is not online, the thread is gone or is not ours to pin.
+/// A CPU is not online, the thread does not exist, or the caller lacks the privilege.
 pub fn set_thread_affinity(tid: u32, cpus: &CpuList) -> Result<(), CpuError> {
     cpus.check_online()?;
     let mut set = CpuSet::new();
@@ -31,10 +31,10 @@ pub fn set_thread_affinity(tid: u32, cpus: &CpuList) -> Result<(), CpuError> {
     rustix::thread::sched_setaffinity(Some(as_pid(tid)?), &set).map_err(|e| explain("pin", tid, e))
 }
 
-/// The CPUs that any thread of process `pid` may run on.
+/// Returns the CPUs that at least one thread of process `pid` may run on.
 ///
 /// # Errors
-/// [`CpuError::NoProcess`] when it is gone.
+/// [`CpuError::NoProcess`] if it does not exist.
 pub fn process_affinity(pid: u32) -> Result<CpuList, CpuError> {
     let mut all = Vec::new();
     for tid in threads(pid)? {
@@ -47,10 +47,10 @@ pub fn process_affinity(pid: u32) -> Result<CpuList, CpuError> {
     if all.is_empty() { Err(CpuError::NoProcess(pid)) } else { Ok(all.into_iter().collect()) }
 }
 
-/// Lets every thread of process `pid` run on `cpus` only, those too that are created meanwhile.
+/// Pins every thread of process `pid` to `cpus`, including threads that are created meanwhile.
 ///
 /// # Errors
-/// As [`set_thread_affinity`]; then some threads may be pinned already.
+/// Those of [`set_thread_affinity`]. Some threads may be pinned already.
 pub fn set_process_affinity(pid: u32, cpus: &CpuList) -> Result<(), CpuError> {
     // A thread created during a pass inherits the CPUs of its creator, which may not have been pinned yet.
     let mut pinned = std::collections::BTreeSet::new();
@@ -69,19 +69,19 @@ pub fn set_process_affinity(pid: u32, cpus: &CpuList) -> Result<(), CpuError> {
     }
 }
 
-/// The CPUs interrupt `irq` may be delivered to (`/proc/irq/<irq>/smp_affinity_list`).
+/// Returns the CPUs that interrupt `irq` may be delivered to (`/proc/irq/<irq>/smp_affinity_list`).
 ///
 /// # Errors
-/// [`CpuError::NoIrq`] when there is no such interrupt.
+/// [`CpuError::NoIrq`] if there is no such interrupt.
 pub fn irq_affinity(irq: u32) -> Result<CpuList, CpuError> {
     read_irq(irq, "smp_affinity_list")
 }
 
-/// The CPUs that interrupt `irq` is really delivered to, chosen by the interrupt controller among those it may go to
+/// Returns the CPUs that the interrupt controller chose for interrupt `irq` among the allowed ones
 /// (`/proc/irq/<irq>/effective_affinity_list`).
 ///
 /// # Errors
-/// [`CpuError::NoIrq`] when there is no such interrupt, or this kernel does not tell.
+/// [`CpuError::NoIrq`] if there is no such interrupt, or this kernel does not show them.
 pub fn effective_irq_affinity(irq: u32) -> Result<CpuList, CpuError> {
     read_irq(irq, "effective_affinity_list")
 }
@@ -92,10 +92,10 @@ fn read_irq(irq: u32, file: &str) -> Result<CpuList, CpuError> {
     Ok(text.trim().parse()?)
 }
 
-/// Delivers interrupt `irq` to `cpus` only.
+/// Restricts interrupt `irq` to `cpus`.
 ///
 /// # Errors
-/// When a CPU is not online, there is no such interrupt, the caller is not root, or it is [`CpuError::FixedIrq`].
+/// A CPU is not online, there is no such interrupt, the caller is not root, or it is [`CpuError::FixedIrq`].
 pub fn set_irq_affinity(irq: u32, cpus: &CpuList) -> Result<(), CpuError> {
     cpus.check_online()?;
     let mut file = OpenOptions::new().write(true).open(irq_path(irq)).map_err(|e| explain_irq(irq, "moving it", e))?;

@@ -1,4 +1,4 @@
-//! A set of CPUs in the kernel's list format, `0-3,8`.
+//! Sets of CPUs in the kernel's list format, `0-3,8`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use super::CpuError;
 
-/// A set of CPU numbers; reads and prints as the kernel's `cpulist` (`0-3,8`; the empty set is the empty text).
+/// A set of CPU numbers. Its text form is the kernel's `cpulist` (`0-3,8`; the empty set is the empty text).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CpuList(BTreeSet<u32>);
 
-/// The highest CPU number that is accepted; far above what Linux can be built for.
+/// The highest accepted CPU number, far above the limit of Linux.
 const HIGHEST: u32 = 65_535;
 
-/// Why a text is no list of CPUs.
+/// Why a text is not a list of CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseCpuListError {
     /// A part is neither a number nor a range.
     #[error("{0:?} is not a CPU or a range of CPUs; write for example 0-3,8")]
     NotANumber(String),
-    /// A range runs backwards.
+    /// The end of a range is below its begin.
     #[error("the CPU range {0:?} ends before it begins")]
     Backwards(String),
     /// A number is too high to be a CPU.
@@ -32,34 +32,34 @@ pub enum ParseCpuListError {
 }
 
 impl CpuList {
-    /// The CPUs that are online now (`/sys/devices/system/cpu/online`).
+    /// Reads the CPUs that are online (`/sys/devices/system/cpu/online`).
     ///
     /// # Errors
-    /// When `/sys` is not mounted.
+    /// `/sys` is not mounted.
     pub fn online() -> Result<Self, CpuError> {
         let path = "/sys/devices/system/cpu/online";
         let text = std::fs::read_to_string(path).map_err(|source| CpuError::Read { path: path.into(), source })?;
         Ok(text.trim().parse()?)
     }
 
-    /// The CPUs, ascending.
+    /// Returns the CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }
 
-    /// How many CPUs.
+    /// Returns the number of CPUs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `cpu` is one of them.
+    /// Returns whether `cpu` is in the set.
     #[must_use]
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)

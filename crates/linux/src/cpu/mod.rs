@@ -1,4 +1,4 @@
-//! CPUs: lists of them, the time they spend, and which of them processes and interrupts may use.
+//! CPUs: lists, CPU time, and the affinity and scheduling of processes, threads and interrupts.
 
 mod affinity;
 mod list;
@@ -15,7 +15,7 @@ pub use time::{CpuTimes, ProcessCpuClock, Usage};
 
 use std::io;
 
-/// What went wrong with a CPU, its time or its users.
+/// Why CPU time, affinity or scheduling could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CpuError {
@@ -27,12 +27,12 @@ pub enum CpuError {
         /// The system's reason.
         source: io::Error,
     },
-    /// A file has another form than documented.
+    /// A file does not have the documented form.
     #[error("{path} does not have the expected form at {text:?}")]
     Parse {
         /// The file.
         path: String,
-        /// What was not understood.
+        /// The text that was not understood.
         text: String,
     },
     /// A list of CPUs was not understood.
@@ -41,33 +41,33 @@ pub enum CpuError {
     /// An empty list of CPUs was given.
     #[error("a list of CPUs must name at least one")]
     Empty,
-    /// A CPU that is not there.
+    /// A CPU is not online.
     #[error("CPU {cpu} is not online; this machine has {online}")]
     Offline {
         /// The CPU.
         cpu: u32,
-        /// Those that are.
+        /// The online CPUs.
         online: CpuList,
     },
     /// There is no such process.
     #[error("no process {0}; it may have exited")]
     NoProcess(u32),
     /// There is no such interrupt.
-    #[error("no IRQ {0} in /proc/irq; /proc/interrupts lists those there are")]
+    #[error("no IRQ {0} in /proc/irq; /proc/interrupts lists them")]
     NoIrq(u32),
-    /// An interrupt that stays where it is.
+    /// The affinity of the interrupt is fixed.
     #[error("IRQ {0} cannot be moved: the kernel chose its CPUs itself (a managed or per-CPU interrupt)")]
     FixedIrq(u32),
-    /// The caller may not.
+    /// The caller lacks the privilege.
     #[error("{what} is not permitted; run as root")]
     NoPermission {
-        /// What was to be done.
+        /// The action.
         what: String,
     },
     /// The kernel refused a change.
     #[error("cannot {what}: {source}")]
     Change {
-        /// What was to be done.
+        /// The action.
         what: String,
         /// The system's reason.
         source: io::Error,

@@ -13,19 +13,19 @@ use super::CpuError;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum SchedulingPolicy {
-    /// `SCHED_OTHER`: what threads have unless told otherwise.
+    /// `SCHED_OTHER`: the default.
     Other,
-    /// `SCHED_FIFO`: runs until it sleeps or a higher priority wants the CPU.
+    /// `SCHED_FIFO`: runs until it sleeps or a thread of higher priority is runnable.
     Fifo,
-    /// `SCHED_RR`: the same, with turns among equals.
+    /// `SCHED_RR`: the same, with time slices among threads of equal priority.
     Rr,
-    /// `SCHED_BATCH`: as `other`, taken to be CPU-bound.
+    /// `SCHED_BATCH`: like `other`, but assumed to be CPU-bound.
     Batch,
-    /// `SCHED_IDLE`: below everything else.
+    /// `SCHED_IDLE`: runs only if no other thread is runnable.
     Idle,
-    /// `SCHED_DEADLINE`: can be read and not set here.
+    /// `SCHED_DEADLINE`: can be read, but not set here.
     Deadline,
-    /// `SCHED_EXT`: a scheduler loaded as BPF; can be read and not set here.
+    /// `SCHED_EXT`: a scheduler in BPF; can be read, but not set here.
     Ext,
 }
 
@@ -39,11 +39,11 @@ const POLICIES: [(SchedulingPolicy, &str, u32); 7] = [
     (SchedulingPolicy::Ext, "ext", SCHED_EXT),
 ];
 
-/// `linux/sched.h`; not in the C library's headers yet.
+/// From `linux/sched.h`; the C library's headers lack it.
 const SCHED_EXT: u32 = 7;
 
 impl SchedulingPolicy {
-    /// Whether it has a priority from 1 to 99.
+    /// Returns whether it has a priority from 1 to 99.
     #[must_use]
     pub const fn is_real_time(self) -> bool {
         matches!(self, Self::Fifo | Self::Rr)
@@ -71,7 +71,7 @@ impl FromStr for SchedulingPolicy {
     }
 }
 
-/// Class, priority and niceness of a thread, which make sense together.
+/// A valid combination of class, priority and niceness of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scheduling {
     policy: SchedulingPolicy,
@@ -79,37 +79,37 @@ pub struct Scheduling {
     nice: i8,
 }
 
-/// A combination that makes no sense.
+/// Why a combination is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchedulingError {
-    /// A name that is none.
-    #[error("{0:?} is no scheduling policy: there are other, batch, idle, fifo and rr")]
+    /// An unknown name of a class.
+    #[error("{0:?} is not a scheduling policy: choose other, batch, idle, fifo or rr")]
     UnknownPolicy(String),
     /// Fifo and rr have priorities from 1 to 99.
-    #[error("{policy} needs a priority from 1 to 99, and {priority} is none")]
+    #[error("{policy} needs a priority from 1 to 99, not {priority}")]
     Priority {
         /// The class.
         policy: SchedulingPolicy,
-        /// What was given.
+        /// The given priority.
         priority: u8,
     },
-    /// The others have none.
-    #[error("{policy} has no priority; it is for fifo and rr (the others have nice)")]
+    /// The other classes have no priority.
+    #[error("{policy} has no priority; only fifo and rr have one (the others have nice)")]
     NoPriority {
         /// The class.
         policy: SchedulingPolicy,
     },
     /// Nice values go from -20 to 19.
-    #[error("nice goes from -20 to 19, and {0} is none")]
+    #[error("nice goes from -20 to 19, {0} is out of range")]
     Nice(i8),
-    /// Real-time classes do not look at it.
-    #[error("{policy} has no nice value; it is for other and batch")]
+    /// Real-time classes ignore nice values.
+    #[error("{policy} has no nice value; only other and batch have one")]
     NoNice {
         /// The class.
         policy: SchedulingPolicy,
     },
-    /// It can be read only.
+    /// The class can be read, but not set.
     #[error("{policy} cannot be set here; choose other, batch, idle, fifo or rr")]
     ReadOnly {
         /// The class.
@@ -118,11 +118,10 @@ pub enum SchedulingError {
 }
 
 impl Scheduling {
-    /// A combination to be set. `priority` is 1 to 99 for fifo and rr, 0 for the rest; `nice` is -20 to 19 for other
-    /// and batch, 0 for the rest.
+    /// Returns a combination. `priority` is 1 to 99 for fifo and rr, else 0; `nice` is -20 to 19 for other and batch, else 0.
     ///
     /// # Errors
-    /// When they do not go together.
+    /// The combination is invalid.
     pub fn new(policy: SchedulingPolicy, priority: u8, nice: i8) -> Result<Self, SchedulingError> {
         if matches!(policy, SchedulingPolicy::Deadline | SchedulingPolicy::Ext) {
             return Err(SchedulingError::ReadOnly { policy });
@@ -141,28 +140,28 @@ impl Scheduling {
         Ok(Self { policy, priority, nice })
     }
 
-    /// The class.
+    /// Returns the class.
     #[must_use]
     pub const fn policy(&self) -> SchedulingPolicy {
         self.policy
     }
 
-    /// The priority, 1 to 99 for fifo and rr, else 0.
+    /// Returns the priority, 1 to 99 for fifo and rr, else 0.
     #[must_use]
     pub const fn priority(&self) -> u8 {
         self.priority
     }
 
-    /// The niceness, -20 to 19; 0 for the real-time classes.
+    /// Returns the niceness, -20 to 19; 0 for the real-time classes.
     #[must_use]
     pub const fn nice(&self) -> i8 {
         self.nice
     }
 
-    /// What thread `tid` has (`sched_getattr(2)`).
+    /// Reads the scheduling of thread `tid` (`sched_getattr(2)`).
     ///
     /// # Errors
-    /// [`CpuError::NoProcess`] when it is gone.
+    /// [`CpuError::NoProcess`] if it does not exist.
     pub fn of_thread(tid: u32) -> Result<Self, CpuError> {
         let attr = read(tid)?;
         let found = POLICIES.iter().find(|(.., number)| *number == attr.sched_policy);
@@ -170,22 +169,22 @@ impl Scheduling {
             path: format!("sched_getattr of thread {tid}"),
             text: format!("policy {}", attr.sched_policy),
         })?;
-        // A real-time thread keeps the nice value it had, which nothing looks at.
+        // The kernel keeps the nice value of a real-time thread, but ignores it.
         let nice = if policy.is_real_time() { 0 } else { i8::try_from(attr.sched_nice).unwrap_or(0) };
         Ok(Self { policy, priority: u8::try_from(attr.sched_priority).unwrap_or(0), nice })
     }
 
-    /// Gives it to thread `tid` (`sched_setattr(2)`).
+    /// Sets it on thread `tid` (`sched_setattr(2)`).
     ///
     /// # Errors
-    /// [`CpuError::NoProcess`] when it is gone, [`CpuError::NoPermission`] without `CAP_SYS_NICE`, and
-    /// [`CpuError::Change`] when the thread is in the deadline class or under a BPF scheduler, whose parameters would
+    /// [`CpuError::NoProcess`] if it does not exist, [`CpuError::NoPermission`] without `CAP_SYS_NICE`, and
+    /// [`CpuError::Change`] if the thread is in the deadline class or under a BPF scheduler, whose parameters would
     /// be lost.
     pub fn set_on_thread(&self, tid: u32) -> Result<(), CpuError> {
         let what = format!("make thread {tid} {self}");
         let now = Self::of_thread(tid)?;
         if matches!(now.policy, SchedulingPolicy::Deadline | SchedulingPolicy::Ext) {
-            let source = io::Error::other(format!("it is {}, which is somebody else's choice", now.policy));
+            let source = io::Error::other(format!("its policy is {}, which Abey cannot restore", now.policy));
             return Err(CpuError::Change { what, source });
         }
         let mut attr = read(tid)?;
@@ -193,7 +192,7 @@ impl Scheduling {
         attr.sched_policy = self.policy.entry().1;
         attr.sched_priority = self.priority.into();
         attr.sched_nice = if self.policy.is_real_time() { attr.sched_nice } else { self.nice.into() };
-        // SAFETY: the kernel reads `size` bytes of a structure that lives across the call.
+        // SAFETY: the kernel reads `size` bytes of `attr`, which is valid for the call.
         let status = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attr, 0) };
         if status == 0 { Ok(()) } else { Err(explain(tid, what, io::Error::last_os_error())) }
     }
@@ -213,7 +212,7 @@ fn read(tid: u32) -> Result<libc::sched_attr, CpuError> {
     // SAFETY: the structure is plain numbers, for which zeroes are a value.
     let mut attr: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::sched_attr>() as u32;
-    // SAFETY: the kernel writes at most `size` bytes to a structure of that size.
+    // SAFETY: the kernel writes at most `size` bytes to `attr`, which has that size.
     let status = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attr, size, 0) };
     if status == 0 {
         return Ok(attr);
@@ -235,17 +234,17 @@ mod tests {
 
     #[test]
     fn a_thread_is_changed_and_read_back() {
-        // A thread of our own, so that no other test sees it; niceness and idle need no privilege.
+        // A new thread, so that no other test is affected. Batch with a higher niceness needs no privilege.
         std::thread::spawn(|| {
             let tid = rustix::thread::gettid().as_raw_pid().cast_unsigned();
             let before = Scheduling::of_thread(tid).expect("read");
             assert_eq!((before.policy(), before.priority()), (SchedulingPolicy::Other, 0));
-            let nice = Scheduling::new(SchedulingPolicy::Batch, 0, 7).expect("sound");
-            nice.set_on_thread(tid).expect("niceness may always go up");
+            let nice = Scheduling::new(SchedulingPolicy::Batch, 0, 7).expect("valid");
+            nice.set_on_thread(tid).expect("a higher niceness is permitted");
             assert_eq!(Scheduling::of_thread(tid).expect("read"), nice);
-            let fifo = Scheduling::new(SchedulingPolicy::Fifo, 3, 0).expect("sound");
+            let fifo = Scheduling::new(SchedulingPolicy::Fifo, 3, 0).expect("valid");
             if rustix::process::geteuid().is_root() {
-                fifo.set_on_thread(tid).expect("root may");
+                fifo.set_on_thread(tid).expect("root is permitted");
                 assert_eq!(Scheduling::of_thread(tid).expect("read"), fifo);
                 before.set_on_thread(tid).expect("back");
                 assert_eq!(Scheduling::of_thread(tid).expect("read"), before);
@@ -253,12 +252,12 @@ mod tests {
         })
         .join()
         .expect("no panic");
-        let gone = Scheduling::of_thread(4_194_304).expect_err("above the highest thread number");
-        assert!(matches!(gone, CpuError::NoProcess(_)), "{gone}");
+        let error = Scheduling::of_thread(4_194_304).expect_err("above the highest thread ID");
+        assert!(matches!(error, CpuError::NoProcess(_)), "{error}");
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn invalid_combinations_are_refused() {
         use SchedulingPolicy::{Batch, Deadline, Fifo, Idle, Other, Rr};
         for (policy, priority, nice) in [
             (Fifo, 0, 0),
@@ -270,14 +269,14 @@ mod tests {
             (Deadline, 0, 0),
             (Idle, 0, 3),
         ] {
-            let error = Scheduling::new(policy, priority, nice).expect_err("no sense");
+            let error = Scheduling::new(policy, priority, nice).expect_err("invalid");
             assert!(!error.to_string().is_empty());
         }
         for (policy, name, _) in POLICIES {
             assert_eq!(name.parse::<SchedulingPolicy>(), Ok(policy));
         }
         assert!("FIFO".parse::<SchedulingPolicy>().is_err());
-        assert_eq!(Scheduling::new(Rr, 7, 0).expect("sound").to_string(), "rr 7");
-        assert_eq!(Scheduling::new(Other, 0, -5).expect("sound").to_string(), "other nice -5");
+        assert_eq!(Scheduling::new(Rr, 7, 0).expect("valid").to_string(), "rr 7");
+        assert_eq!(Scheduling::new(Other, 0, -5).expect("valid").to_string(), "other nice -5");
     }
 }

@@ -1,15 +1,14 @@
-//! CPU time: how busy CPUs were between two readings of `/proc/stat`, and what a process used.
+//! CPU time: of CPUs between two readings of `/proc/stat`, and of a process.
 //!
-//! # How exact
+//! # Accuracy
 //!
-//! *Busy* is taken from what a CPU did **not** do: `1 - (idle + iowait) / interval`. On a kernel with CONFIG_NO_HZ_COMMON
+//! *Busy* is computed from the idle time: `1 - (idle + iowait) / interval`. On a kernel with CONFIG_NO_HZ_COMMON
 //! idle time is measured with nanosecond timestamps at every entry to and exit from the idle loop (interrupts and
-//! softirqs that hit an idle CPU are taken out), and only its display is rounded down to 10 ms (`USER_HZ`). The error of
-//! a share over one second is therefore below one percent of the CPU, whatever runs there. The interval is our own
-//! clock's, because the sum of all columns is not: `user`, `system`, `irq` and `softirq` are, without
-//! CONFIG_VIRT_CPU_ACCOUNTING and CONFIG_IRQ_TIME_ACCOUNTING, samples taken at the timer tick, and load that runs in
-//! step with the tick is badly misjudged by them. They are not offered here for that reason. Time that a hypervisor
-//! took away (steal) is part of busy: the CPU could not be used.
+//! softirqs on an idle CPU are excluded), and only its display is rounded down to 10 ms (`USER_HZ`). The error of a share over
+//! one second is therefore below one percent of the CPU. The interval is measured with the monotonic clock, because the sum of
+//! all columns is inexact: without CONFIG_VIRT_CPU_ACCOUNTING and CONFIG_IRQ_TIME_ACCOUNTING, `user`, `system`, `irq` and
+//! `softirq` are samples taken at the timer tick, and are wrong for load that is synchronous with the tick. They are not
+//! offered for that reason. Stolen time (steal) counts as busy: the CPU could not be used.
 //!
 //! A process's own CPU time ([`ProcessCpuClock`]) comes from the scheduler and has nanosecond resolution.
 
@@ -21,20 +20,20 @@ use super::{CpuError, CpuList};
 
 const PATH: &str = "/proc/stat";
 
-/// How much CPU was used in an interval.
+/// The CPU time used in an interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Usage {
-    /// The share of the CPUs' time that was not idle, 0 to 1 (1 = all of them all the time).
+    /// The share of the CPUs' time that was not idle, from 0 to 1.
     pub busy: f64,
     /// CPU time that was not idle, summed over the CPUs.
     pub busy_time: Duration,
     /// The length of the interval.
     pub interval: Duration,
-    /// The largest error of `busy`, from the 10 ms the kernel rounds idle time to.
+    /// The largest error of `busy`, because the kernel rounds idle time to 10 ms.
     pub resolution: f64,
 }
 
-/// The idle time of each CPU at one moment.
+/// The idle time of each CPU.
 #[derive(Debug, Clone)]
 pub struct CpuTimes {
     at: Instant,
@@ -46,7 +45,7 @@ impl CpuTimes {
     /// Reads `/proc/stat`.
     ///
     /// # Errors
-    /// When it cannot be read or has another form.
+    /// The file cannot be read or has another form.
     pub fn read() -> Result<Self, CpuError> {
         let text = std::fs::read_to_string(PATH).map_err(|source| CpuError::Read { path: PATH.into(), source })?;
         let at = Instant::now();
@@ -54,10 +53,10 @@ impl CpuTimes {
         Ok(Self { at, tick, idle: parse(&text)? })
     }
 
-    /// How busy `cpus` were from `earlier` to this reading.
+    /// Returns the usage of `cpus` from `earlier` to this reading.
     ///
     /// # Errors
-    /// [`CpuError::Offline`] when one of them is missing from either reading, [`CpuError::Empty`] for no CPUs.
+    /// [`CpuError::Offline`] if one of them is missing from either reading, [`CpuError::Empty`] for no CPUs.
     pub fn since(&self, earlier: &Self, cpus: &CpuList) -> Result<Usage, CpuError> {
         if cpus.is_empty() {
             return Err(CpuError::Empty);
@@ -68,7 +67,7 @@ impl CpuTimes {
             let (Some(&now), Some(&then)) = (self.idle.get(&cpu), earlier.idle.get(&cpu)) else {
                 return Err(CpuError::Offline { cpu, online: self.idle.keys().copied().collect() });
             };
-            // Idle time can appear to step back by a tick when a CPU leaves idle between the two.
+            // Idle time can decrease by a tick when a CPU leaves idle between the two readings.
             let idle = self.tick * now.saturating_sub(then) as u32;
             busy_time += interval.saturating_sub(idle);
         }
@@ -97,9 +96,9 @@ fn parse(text: &str) -> Result<BTreeMap<u32, u64>, CpuError> {
     if idle.is_empty() { Err(bad(text)) } else { Ok(idle) }
 }
 
-/// The CPU-time clock of a process: user and system time of all its threads, those that exited included, in nanoseconds
-/// (`clock_getcpuclockid(3)`). Interrupts and softirqs that ran on top of it are included on a kernel without
-/// CONFIG_IRQ_TIME_ACCOUNTING; its children are not.
+/// The CPU-time clock of a process: user and system time of all its threads, including exited ones, in nanoseconds
+/// (`clock_getcpuclockid(3)`). On a kernel without CONFIG_IRQ_TIME_ACCOUNTING it includes interrupts and softirqs that
+/// interrupted the process. It does not include children.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessCpuClock {
     pid: u32,
@@ -107,21 +106,21 @@ pub struct ProcessCpuClock {
 }
 
 impl ProcessCpuClock {
-    /// The clock of process `pid`.
+    /// Opens the clock of process `pid`.
     ///
     /// # Errors
     /// [`CpuError::NoProcess`] when there is no such process.
     pub fn of(pid: u32) -> Result<Self, CpuError> {
-        let gone = CpuError::NoProcess(pid);
-        let Ok(raw) = i32::try_from(pid) else { return Err(gone) };
-        let clock = nix::time::clock_getcpuclockid(nix::unistd::Pid::from_raw(raw)).map_err(|_| gone)?;
+        let no_process = CpuError::NoProcess(pid);
+        let Ok(raw) = i32::try_from(pid) else { return Err(no_process) };
+        let clock = nix::time::clock_getcpuclockid(nix::unistd::Pid::from_raw(raw)).map_err(|_| no_process)?;
         Ok(Self { pid, clock })
     }
 
     /// CPU time used since the process began.
     ///
     /// # Errors
-    /// [`CpuError::NoProcess`] when it is gone.
+    /// [`CpuError::NoProcess`] if it does not exist.
     pub fn read(&self) -> Result<Duration, CpuError> {
         match nix::time::clock_gettime(self.clock) {
             Ok(time) => Ok(time.into()),

@@ -1,4 +1,4 @@
-//! How many queues a device has (ethtool netlink `channels-get`, `channels-set`).
+//! The number of queues of a device (ethtool netlink `channels-get`, `channels-set`).
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ use crate::device::DeviceId;
 use crate::machine::MachineError;
 use crate::netlink::Netlink;
 
-/// How many channels of one kind there are and can be. A driver that has none of the kind can have 0.
+/// The number of channels of one kind. A driver without the kind has a maximum of 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// Now.
+    /// The current number.
     pub now: u32,
-    /// At the most.
+    /// The maximum.
     pub most: u32,
 }
 
-/// The channels of a device: a channel is an interrupt with the queues it serves.
+/// The channels of a device. A channel is an interrupt with the queues it serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Channels {
     /// With receive queues only.
@@ -32,7 +32,7 @@ pub struct Channels {
     pub combined: Count,
 }
 
-/// How many channels there shall be; `None` leaves a kind alone.
+/// The desired number of channels; `None` leaves a kind unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChannelCounts {
     /// With receive queues only.
@@ -41,46 +41,46 @@ pub struct ChannelCounts {
     /// With transmit queues only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tx: Option<u32>,
-    /// With both.
+    /// With a receive and a transmit queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub combined: Option<u32>,
 }
 
-/// A number of queues that the driver cannot have.
+/// Why a number of queues is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelsError {
-    /// More than it can have.
-    #[error("it can have {most} receive queues at the most, and {wanted} were asked for")]
+    /// More than the maximum.
+    #[error("it can have at most {most} receive queues, and {wanted} were requested")]
     TooMany {
-        /// What was asked for.
+        /// The requested number.
         wanted: u32,
-        /// What it can have.
+        /// The maximum.
         most: u32,
     },
-    /// None at all.
+    /// Zero.
     #[error("a device needs at least one receive queue")]
     None,
 }
 
 impl Channels {
-    /// How many receive queues there are.
+    /// Returns the current number of receive queues.
     #[must_use]
     pub const fn rx_queues(&self) -> u32 {
         self.rx.now + self.combined.now
     }
 
-    /// How many receive queues there can be: a driver counts its queues either as combined channels or apart.
+    /// Returns the maximum number of receive queues. A driver has either combined or separate channels.
     #[must_use]
     pub const fn most_rx_queues(&self) -> u32 {
         if self.combined.most > 0 { self.combined.most } else { self.rx.most }
     }
 
-    /// The change that gives the device `wanted` receive queues: combined channels where the driver has them, else
-    /// receive channels with as many transmit channels (as far as it can have them).
+    /// Returns the change that gives the device `wanted` receive queues: combined channels if the driver has them, else
+    /// receive channels with the same number of transmit channels, up to their maximum.
     ///
     /// # Errors
-    /// When there cannot be so many, or none are wanted.
+    /// `wanted` is zero or above the maximum.
     pub fn to_rx_queues(&self, wanted: u32) -> Result<ChannelCounts, ChannelsError> {
         let most = self.most_rx_queues();
         if wanted == 0 {
@@ -90,7 +90,7 @@ impl Channels {
             return Err(ChannelsError::TooMany { wanted, most });
         }
         if self.combined.most > 0 {
-            // Receive channels beside combined ones would be receive queues more.
+            // Receive channels beside combined ones would be additional receive queues.
             let rx = (self.rx.now > 0).then_some(0);
             return Ok(ChannelCounts { rx, tx: None, combined: Some(wanted) });
         }
@@ -98,7 +98,7 @@ impl Channels {
         Ok(ChannelCounts { rx: Some(wanted), tx, combined: None })
     }
 
-    /// The change that gives the device these numbers.
+    /// Returns the change that restores these numbers.
     #[must_use]
     pub fn counts(&self) -> ChannelCounts {
         let known = |count: &Count| (count.most > 0).then_some(count.now);
@@ -107,7 +107,7 @@ impl Channels {
 }
 
 impl ChannelCounts {
-    /// What of it differs from what is.
+    /// Returns the part that differs from the current numbers.
     #[must_use]
     pub fn beyond(&self, now: &Channels) -> Self {
         let differs = |wanted: Option<u32>, now: Count| wanted.filter(|wanted| *wanted != now.now);
@@ -118,14 +118,14 @@ impl ChannelCounts {
         }
     }
 
-    /// Whether it changes nothing.
+    /// Returns whether it changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The kinds with their numbers.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, u32)> {
+    /// Returns the kinds with their numbers.
+    pub fn each(&self) -> impl Iterator<Item = (&'static str, u32)> {
         let all = [("rx", self.rx), ("tx", self.tx), ("combined", self.combined)];
         all.into_iter().filter_map(|(kind, count)| Some((kind, count?)))
     }
@@ -138,10 +138,10 @@ impl fmt::Display for ChannelCounts {
     }
 }
 
-/// The channels of a device.
+/// Reads the channels of a device.
 ///
 /// # Errors
-/// When its driver has a fixed number of them, or the device has gone.
+/// The driver has a fixed number of them, or the device does not exist any more.
 pub fn channels(netlink: &mut Netlink, device: &DeviceId) -> Result<Channels, MachineError> {
     let action = format!("read the channels of {device}");
     let mut request = ethtool::Request::new().op_channels_get_do();
@@ -164,11 +164,11 @@ fn decode(attrs: &IterableChannels<'_>) -> Channels {
     }
 }
 
-/// Changes how many channels a device has. Most drivers re-create all their queues for it.
+/// Changes the number of channels of a device. Most drivers re-create all their queues for it.
 ///
 /// # Errors
-/// When the driver cannot have so many, RSS or a rule still uses a queue that would go, the caller lacks
-/// `CAP_NET_ADMIN`, or the device has gone.
+/// The number is above the driver's maximum, RSS or a rule still uses a queue that would be removed, the caller lacks
+/// `CAP_NET_ADMIN`, or the device does not exist any more.
 pub fn set_channels(netlink: &mut Netlink, device: &DeviceId, counts: &ChannelCounts) -> Result<(), MachineError> {
     let action = format!("set the channels of {device} to {counts}");
     let mut request = ethtool::Request::new().op_channels_set_do();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn receive_queues_are_counted_as_the_driver_does() {
+    fn receive_queues_are_combined_or_separate_channels() {
         let combined = Channels { combined: count(4, 8), ..Channels::default() };
         assert_eq!((combined.rx_queues(), combined.most_rx_queues()), (4, 8));
         let wanted = combined.to_rx_queues(8).expect("possible");
@@ -205,8 +205,8 @@ mod tests {
         assert_eq!(combined.to_rx_queues(9), Err(ChannelsError::TooMany { wanted: 9, most: 8 }));
         assert_eq!(combined.to_rx_queues(0), Err(ChannelsError::None));
 
-        let apart = Channels { rx: count(1, 8), tx: count(1, 4), ..Channels::default() };
-        let wanted = apart.to_rx_queues(6).expect("possible");
+        let separate = Channels { rx: count(1, 8), tx: count(1, 4), ..Channels::default() };
+        let wanted = separate.to_rx_queues(6).expect("possible");
         assert_eq!(wanted, ChannelCounts { rx: Some(6), tx: Some(4), combined: None });
         assert_eq!(wanted.to_string(), "rx 6, tx 4");
 
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_so_already_changes_nothing() {
+    fn the_current_numbers_are_no_change() {
         let now = Channels { combined: count(4, 8), ..Channels::default() };
         assert!(now.to_rx_queues(4).expect("possible").beyond(&now).is_empty());
         assert!(now.counts().beyond(&now).is_empty());

@@ -1,21 +1,21 @@
-//! Which driver a device has (`ETHTOOL_GDRVINFO`).
+//! The driver of a device (`ETHTOOL_GDRVINFO`).
 
 use serde::{Deserialize, Serialize};
 
-use super::ioctl::{Doing, Ethtool, put_u32};
+use super::ioctl::{Ethtool, Operation, put_u32};
 use crate::device::DeviceId;
 use crate::machine::MachineError;
 
-/// Who drives a device.
+/// The driver of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Driver {
     /// Its name, such as `ice` or `veth`.
     pub name: String,
-    /// Its version, which for drivers of the kernel itself is the kernel's.
+    /// Its version; for drivers in the kernel tree that of the kernel.
     pub version: String,
-    /// The version of the device's firmware; empty where there is none.
+    /// The version of the device's firmware; empty if there is none.
     pub firmware: String,
-    /// Where the device sits: a PCI address such as `0000:3b:00.0`, or empty.
+    /// The bus address, such as the PCI address `0000:3b:00.0`, or empty.
     pub bus: String,
 }
 
@@ -30,15 +30,15 @@ mod abi {
 }
 
 impl Ethtool {
-    /// The driver of a device.
+    /// Reads the driver of a device.
     ///
     /// # Errors
-    /// When the device has gone, or has none that tells.
+    /// The device does not exist any more, or its driver does not support the command.
     pub fn driver(&self, device: &DeviceId) -> Result<Driver, MachineError> {
         let mut info = vec![0; abi::SIZE];
         put_u32(&mut info, 0, abi::COMMAND);
         let action = format!("read the driver of {device}");
-        self.call(Doing { device, action: &action }, &mut info)?;
+        self.call(Operation { device, action: &action }, &mut info)?;
         Ok(decode(&info))
     }
 }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_end_at_their_zero_or_at_their_field() {
+    fn strings_end_at_their_zero_or_their_field() {
         let mut info = vec![0; abi::SIZE];
         info[4..8].copy_from_slice(b"veth");
         info[36..68].fill(b'9');

@@ -1,5 +1,5 @@
-//! What a driver does with its queues: their numbers, the RSS tables that spread flows over them, and the rules that
-//! steer flows to them. Source: Linux `Documentation/networking/ethtool-netlink.rst` and `linux/ethtool.h`.
+//! The queues of a device: their number, the RSS tables that spread flows over them, and the rules that steer flows to them.
+//! Source: Linux `Documentation/networking/ethtool-netlink.rst` and `linux/ethtool.h`.
 
 pub mod channels;
 pub mod driver;
@@ -14,7 +14,7 @@ pub use rss::{RssContext, spread};
 pub use rules::{FlowProtocol, FlowRule, FlowTarget, PortFlow};
 
 /// Message numbers of `linux/ethtool_netlink_generated.h`. The bindings count replies and requests in one sequence, which
-/// gives other numbers than the kernel's for everything past the first few.
+/// differs from the kernel's numbers for all but the first few.
 pub(crate) mod abi {
     /// Requests.
     pub(crate) const FEATURES_GET: u8 = 11;
@@ -22,7 +22,7 @@ pub(crate) mod abi {
     pub(crate) const CHANNELS_GET: u8 = 17;
     pub(crate) const CHANNELS_SET: u8 = 18;
     pub(crate) const RSS_GET: u8 = 38;
-    /// Notifications, which are counted apart from requests.
+    /// Notifications, which have a numbering of their own.
     pub(crate) const FEATURES_NTF: u8 = 13;
     pub(crate) const CHANNELS_NTF: u8 = 19;
     pub(crate) const RSS_NTF: u8 = 50;

@@ -1,8 +1,8 @@
-//! Receive-side scaling: the indirection tables by which a NIC spreads flows over its queues, the default one and those
-//! of additional contexts. Source: Linux `Documentation/networking/scaling.rst` and `linux/ethtool.h`.
+//! Receive-side scaling: the indirection tables by which a NIC spreads flows over its queues, the default one and those of
+//! additional contexts. Source: Linux `Documentation/networking/scaling.rst` and `linux/ethtool.h`.
 //!
-//! Tables are read and written through `ETHTOOL_GRSSH` and `ETHTOOL_SRSSH`: every kernel that has contexts has these,
-//! and they carry tables of any size. Which contexts there are only netlink tells (`rss-get`, since Linux 6.11).
+//! Tables are read and written through `ETHTOOL_GRSSH` and `ETHTOOL_SRSSH`: every kernel that has contexts has these, and
+//! they carry tables of any size. Only netlink lists the contexts (`rss-get`, since Linux 6.11).
 
 use std::collections::BTreeSet;
 
@@ -10,38 +10,38 @@ use netlink_bindings::ethtool;
 use serde::{Deserialize, Serialize};
 
 use super::abi;
-use super::ioctl::{Doing, Ethtool, put_u32, u32_at, u32s};
+use super::ioctl::{Ethtool, Operation, put_u32, u32_at, u32s};
 use crate::device::DeviceId;
 use crate::machine::MachineError;
 use crate::netlink::raw::{Family, RawSocket};
 
-/// The number of the default context.
+/// The ID of the default context.
 pub const DEFAULT_CONTEXT: u32 = 0;
 
-/// One table, with what the hash needs.
+/// One indirection table with its hash parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RssContext {
-    /// Its number; 0 is the default one, which takes every flow that no rule sends elsewhere.
+    /// Its ID; 0 is the default one, which takes every flow that no rule steers.
     pub id: u32,
-    /// The queue of each hash value: the low bits of the hash are the place in it.
+    /// The queue of each hash value: the low bits of the hash are the index.
     pub table: Vec<u32>,
-    /// The key of the hash; empty where contexts share the default one's.
+    /// The key of the hash; empty for a context that uses the key of the default one.
     pub key: Vec<u8>,
-    /// Which hash function (a bit of `ethtool -x`'s list: 1 is Toeplitz); 0 where the driver does not tell.
+    /// The hash function (a bit of the list of `ethtool -x`: 1 is Toeplitz); 0 if the driver does not report it.
     pub function: u8,
-    /// How the input of the hash is transformed (`input-xfrm` of ethtool netlink); 0 is not at all.
+    /// The transformation of the hash input (`input-xfrm` of ethtool netlink); 0 is none.
     pub transformation: u8,
 }
 
 impl RssContext {
-    /// The queues that flows are spread over.
+    /// Returns the queues that flows are spread over.
     #[must_use]
     pub fn queues(&self) -> BTreeSet<u32> {
         self.table.iter().copied().collect()
     }
 }
 
-/// A table of `size` entries that spreads flows evenly over `queues`, in turn.
+/// Returns a table of `size` entries that names the `queues` in turn.
 #[must_use]
 pub fn spread(size: usize, queues: &[u32]) -> Vec<u32> {
     queues.iter().copied().cycle().take(size).collect()
@@ -57,36 +57,36 @@ mod layout {
     pub(super) const FUNCTION: usize = 16;
     pub(super) const TRANSFORMATION: usize = 17;
     pub(super) const TABLE: usize = 24;
-    /// In place of a context's number: make one.
+    /// In place of a context's ID: create one.
     pub(super) const NEW_CONTEXT: u32 = u32::MAX;
-    /// In place of a transformation: leave it. Kernels before 6.8 want 0 there.
+    /// In place of a transformation: leave it unchanged. Kernels before 6.8 require 0.
     pub(super) const KEEP: u8 = 0xff;
 }
 
 impl Ethtool {
-    /// The table of a context.
+    /// Reads the table of a context.
     ///
     /// # Errors
-    /// When the driver has none, there is no such context, or the device has gone.
+    /// The driver has none, or the context or device does not exist (any more).
     pub fn rss(&self, device: &DeviceId, context: u32) -> Result<RssContext, MachineError> {
         let action = match context {
             DEFAULT_CONTEXT => format!("read the RSS table of {device}"),
             id => format!("read the table of RSS context {id} of {device}"),
         };
-        let doing = Doing { device, action: &action };
-        // Asked for nothing, the kernel tells the sizes.
+        let operation = Operation { device, action: &action };
+        // With sizes of 0 the kernel returns the sizes.
         let mut sizes = query(context, 0, 0);
-        self.call(doing, &mut sizes)?;
+        self.call(operation, &mut sizes)?;
         let (table, key) = (u32_at(&sizes, layout::TABLE_SIZE), u32_at(&sizes, layout::KEY_SIZE));
         let mut answer = query(context, table, key);
-        self.call(doing, &mut answer)?;
+        self.call(operation, &mut answer)?;
         Ok(decode(&answer, context, table as usize))
     }
 
-    /// Writes the table of a context that is there.
+    /// Writes the table of an existing context.
     ///
     /// # Errors
-    /// When the driver refuses, the caller lacks `CAP_NET_ADMIN`, or the device has gone.
+    /// The driver refuses, the caller lacks `CAP_NET_ADMIN`, or the device does not exist any more.
     pub fn set_rss_table(&self, device: &DeviceId, context: u32, table: &[u32]) -> Result<(), MachineError> {
         let queues = queue_list(table);
         let action = match context {
@@ -94,44 +94,44 @@ impl Ethtool {
             id => format!("spread RSS context {id} of {device} over queues {queues}"),
         };
         let now = self.rss(device, context)?;
-        let doing = Doing { device, action: &action };
-        self.set_rss(doing, context, table, &[], now.transformation).map(|_| ())
+        let operation = Operation { device, action: &action };
+        self.set_rss(operation, context, table, &[], now.transformation).map(|_| ())
     }
 
-    /// Makes a context and gives its number. Without a key it has the driver's default.
+    /// Creates a context and returns its ID. With an empty key it has the driver's default key.
     ///
     /// # Errors
-    /// When the driver has no contexts or no more of them, the caller lacks `CAP_NET_ADMIN`, or the device has gone.
+    /// The driver has no contexts or no free one, the caller lacks `CAP_NET_ADMIN`, or the device does not exist any more.
     pub fn create_rss_context(&self, device: &DeviceId, table: &[u32], key: &[u8]) -> Result<u32, MachineError> {
         let action = format!("make an RSS context of {device} over queues {}", queue_list(table));
-        self.set_rss(Doing { device, action: &action }, layout::NEW_CONTEXT, table, key, 0)
+        self.set_rss(Operation { device, action: &action }, layout::NEW_CONTEXT, table, key, 0)
     }
 
     /// Deletes a context.
     ///
     /// # Errors
-    /// When a rule still points at it, the caller lacks `CAP_NET_ADMIN`, or the device or context has gone.
+    /// A rule still uses it, the caller lacks `CAP_NET_ADMIN`, or the device or context does not exist any more.
     pub fn delete_rss_context(&self, device: &DeviceId, context: u32) -> Result<(), MachineError> {
         assert_ne!(context, DEFAULT_CONTEXT, "the default context cannot be deleted");
         let action = format!("delete RSS context {context} of {device}");
-        // A table of no entries is what stands for deletion.
-        self.set_rss(Doing { device, action: &action }, context, &[], &[], 0).map(|_| ())
+        // A table without entries deletes the context.
+        self.set_rss(Operation { device, action: &action }, context, &[], &[], 0).map(|_| ())
     }
 
     fn set_rss(
         &self,
-        doing: Doing<'_>,
+        operation: Operation<'_>,
         context: u32,
         table: &[u32],
         key: &[u8],
         transformation: u8,
     ) -> Result<u32, MachineError> {
         let mut request = command(context, table, key, layout::KEEP);
-        let outcome = match self.call(doing, &mut request) {
-            // This kernel does not know the value for leaving the transformation, or (6.8 and 6.9) misreads it.
+        let outcome = match self.call(operation, &mut request) {
+            // This kernel has no value for leaving the transformation unchanged, or (6.8 and 6.9) misreads it.
             Err(MachineError::Refused { errno: Some(libc::EINVAL), .. } | MachineError::Unsupported { .. }) => {
                 request = command(context, table, key, transformation);
-                self.call(doing, &mut request)
+                self.call(operation, &mut request)
             }
             other => other,
         };
@@ -139,10 +139,10 @@ impl Ethtool {
     }
 }
 
-/// The numbers of the contexts a device has, without the default one.
+/// Lists the IDs of the contexts of a device, without the default one.
 ///
 /// # Errors
-/// When this kernel does not list them, the driver has none, or the device has gone.
+/// This kernel does not list them, the driver has none, or the device does not exist any more.
 pub(crate) fn context_ids(
     socket: &mut RawSocket,
     family: &Family,
@@ -172,7 +172,7 @@ fn query(context: u32, table: u32, key: u32) -> Vec<u8> {
 
 fn decode(answer: &[u8], context: u32, table: usize) -> RssContext {
     let (entries, key) = answer[layout::TABLE..].split_at(4 * table);
-    // A context without a key of its own answers with a key of no length.
+    // A context without a key of its own returns a key of length 0.
     let key_size = (u32_at(answer, layout::KEY_SIZE) as usize).min(key.len());
     RssContext {
         id: context,
@@ -195,8 +195,8 @@ fn command(context: u32, table: &[u32], key: &[u8], transformation: u8) -> Vec<u
     bytes
 }
 
-/// The queues of a table, for people.
-pub(crate) fn queue_list(table: &[u32]) -> String {
+/// Formats the queues of a table as a list.
+pub fn queue_list(table: &[u32]) -> String {
     table.iter().copied().collect::<crate::cpu::CpuList>().to_string()
 }
 
@@ -223,7 +223,7 @@ mod tests {
         expected.extend([3_u32.to_ne_bytes(), 5_u32.to_ne_bytes()].concat());
         expected.extend([0xaa, 0xbb]);
         assert_eq!(bytes, expected);
-        // What deletes a context: no entries, and no key.
+        // A command that deletes a context: no entries, and no key.
         assert_eq!(command(4, &[], &[], 0).len(), 24);
         assert_eq!(query(0, 128, 40).len(), 24 + 512 + 40);
     }

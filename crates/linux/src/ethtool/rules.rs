@@ -1,4 +1,4 @@
-//! Rules by which a NIC steers flows to a queue or an RSS context (ntuple; `ETHTOOL_GRXCLSRLALL` and its relatives).
+//! Rules by which a NIC steers flows to a queue or an RSS context (ntuple; `ETHTOOL_GRXCLSRLALL` and related commands).
 //! Source: Linux `linux/ethtool.h` and `Documentation/networking/scaling.rst`.
 
 use std::fmt;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::ioctl::{Doing, Ethtool, put_u32, u32_at, u32s};
+use super::ioctl::{Ethtool, Operation, put_u32, u32_at, u32s};
 use crate::device::DeviceId;
 use crate::machine::MachineError;
 
@@ -27,7 +27,7 @@ pub enum FlowProtocol {
 impl FlowProtocol {
     const ALL: [Self; 4] = [Self::Tcp4, Self::Udp4, Self::Tcp6, Self::Udp6];
 
-    /// `TCP_V4_FLOW` and its like.
+    /// Returns the flow type: `TCP_V4_FLOW` and so on.
     const fn number(self) -> u32 {
         match self {
             Self::Tcp4 => 1,
@@ -37,7 +37,7 @@ impl FlowProtocol {
         }
     }
 
-    /// Where the destination port is in the match of such a flow: after the addresses and the source port.
+    /// Returns the offset of the destination port in the match of such a flow: after the addresses and the source port.
     const fn port_offset(self) -> usize {
         match self {
             Self::Tcp4 | Self::Udp4 => 10,
@@ -45,7 +45,7 @@ impl FlowProtocol {
         }
     }
 
-    /// The name that `ethtool -N` has for it.
+    /// Returns its name in `ethtool -N`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,10 +57,10 @@ impl FlowProtocol {
     }
 }
 
-/// Every packet to one port.
+/// The packets to one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PortFlow {
-    /// Of which protocol.
+    /// The protocol.
     pub protocol: FlowProtocol,
     /// The destination port.
     pub port: u16,
@@ -72,17 +72,17 @@ impl fmt::Display for PortFlow {
     }
 }
 
-/// Where packets of a flow go.
+/// The destination of the packets of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowTarget {
-    /// To one receive queue.
+    /// One receive queue.
     Queue(u32),
-    /// Spread over the queues of an RSS context.
+    /// The queues of an RSS context.
     Context(u32),
-    /// They are dropped.
+    /// None: the packets are dropped.
     Drop,
-    /// Something else: a virtual function, or waking the machine.
+    /// Another one: a virtual function, or waking the machine.
     Other,
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for FlowTarget {
     }
 }
 
-/// A rule as the driver has it, so that one that says more than a port can be put back as it was.
+/// A rule in the kernel's binary form, so that a rule that matches more than a port can be restored exactly.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RuleRecord", into = "RuleRecord")]
 pub struct FlowRule {
@@ -116,7 +116,7 @@ mod layout {
     pub(super) const DATA: usize = 8;
     pub(super) const SPEC: usize = 16;
     pub(super) const RULE_COUNT: usize = 184;
-    /// In the same place: the context of a rule that points at one.
+    /// At the same offset: the context of a rule that uses one.
     pub(super) const CONTEXT: usize = 184;
     pub(super) const LOCATIONS: usize = 188;
     pub(super) const SIZE: usize = 192;
@@ -129,20 +129,20 @@ mod layout {
     pub(super) const COOKIE: usize = 152;
     pub(super) const LOCATION: usize = 160;
 
-    /// Flags in the flow type: the rule points at a context, or matches more than the protocol's own header.
-    pub(super) const POINTS_AT_CONTEXT: u32 = 0x2000_0000;
+    /// Flags in the flow type: the rule uses a context, or matches more than the protocol's own header.
+    pub(super) const USES_CONTEXT: u32 = 0x2000_0000;
     pub(super) const MATCHES_MORE: u32 = 0xc000_0000;
     pub(super) const DROP: u64 = u64::MAX;
-    /// In the answer to a count: the driver chooses places itself. As a place: any.
+    /// In the answer to a count: the driver chooses locations itself. As a location: any.
     pub(super) const DRIVER_CHOOSES: u32 = 0x8000_0000;
     pub(super) const ANYWHERE: u32 = u32::MAX;
 }
 
 impl FlowRule {
-    /// The rule that sends a flow to a queue or context; its place is chosen when it is inserted.
+    /// Returns the rule that sends a flow to a queue or context. Its location is chosen when it is inserted.
     ///
     /// # Panics
-    /// When the target is neither.
+    /// If the target is neither.
     #[must_use]
     pub fn to_port(flow: PortFlow, target: FlowTarget) -> Self {
         let mut rule = Self { spec: [0; layout::SPEC_SIZE], context: 0 };
@@ -153,7 +153,7 @@ impl FlowRule {
         match target {
             FlowTarget::Queue(queue) => rule.put_cookie(queue.into()),
             FlowTarget::Context(id) => {
-                kind |= layout::POINTS_AT_CONTEXT;
+                kind |= layout::USES_CONTEXT;
                 rule.context = id;
             }
             FlowTarget::Drop | FlowTarget::Other => panic!("a rule is made for a queue or a context"),
@@ -163,16 +163,16 @@ impl FlowRule {
         rule
     }
 
-    /// Its place in the driver's table; where several rules match, the lowest counts.
+    /// Returns its location in the driver's table. If several rules match, the lowest location takes precedence.
     #[must_use]
     pub fn location(&self) -> u32 {
         u32_at(&self.spec, layout::LOCATION)
     }
 
-    /// The flow, where the rule matches a destination port and nothing else.
+    /// Returns the flow, if the rule matches a destination port and nothing else.
     #[must_use]
     pub fn port(&self) -> Option<PortFlow> {
-        let kind = self.kind() & !layout::POINTS_AT_CONTEXT;
+        let kind = self.kind() & !layout::USES_CONTEXT;
         let protocol = FlowProtocol::ALL.into_iter().find(|protocol| protocol.number() == kind)?;
         let offset = protocol.port_offset();
         let mut only_port = [0; layout::MASK_END - layout::MASK];
@@ -184,44 +184,44 @@ impl FlowRule {
         Some(PortFlow { protocol, port: u16::from_be_bytes([port[0], port[1]]) })
     }
 
-    /// Where it sends packets.
+    /// Returns the destination of the packets.
     #[must_use]
     pub fn target(&self) -> FlowTarget {
         let cookie = self.cookie();
-        match (self.kind() & layout::POINTS_AT_CONTEXT != 0, u32::try_from(cookie)) {
+        match (self.kind() & layout::USES_CONTEXT != 0, u32::try_from(cookie)) {
             _ if cookie == layout::DROP => FlowTarget::Drop,
-            // A context and a queue in one: the queue is added to what the context's table says.
+            // With a context and a queue, the queue is added to the entry of the context's table.
             (true, Ok(0)) => FlowTarget::Context(self.context),
             (false, Ok(queue)) => FlowTarget::Queue(queue),
             _ => FlowTarget::Other,
         }
     }
 
-    /// Whether it does the same as the other, wherever the two are.
+    /// Returns whether it does the same as the other, whatever their locations.
     #[must_use]
     pub fn does_same(&self, other: &Self) -> bool {
         match (self.port(), other.port()) {
-            // Drivers give back what they do not look at in another form.
+            // Drivers return the fields that they ignore in another form.
             (Some(flow), Some(of_other)) => flow == of_other && self.target() == other.target(),
             _ => self.at(0) == other.at(0),
         }
     }
 
-    /// The flow in words.
+    /// Returns the flow in words.
     #[must_use]
     pub fn flow_name(&self) -> String {
-        let kind = self.kind() & !(layout::MATCHES_MORE | layout::POINTS_AT_CONTEXT);
+        let kind = self.kind() & !(layout::MATCHES_MORE | layout::USES_CONTEXT);
         self.port().map_or_else(|| format!("of flow type {kind:#x}"), |flow| flow.to_string())
     }
 
-    /// The same rule, pointing at another context: for one whose context was made again.
+    /// Returns the same rule with another context: for a rule whose context was created again.
     #[must_use]
-    pub(crate) fn with_context(mut self, context: u32) -> Self {
+    pub fn with_context(mut self, context: u32) -> Self {
         self.context = context;
         self
     }
 
-    /// The same rule at this place.
+    /// Returns the same rule at this location.
     #[must_use]
     pub fn at(&self, location: u32) -> Self {
         let mut moved = self.clone();
@@ -229,7 +229,7 @@ impl FlowRule {
         moved
     }
 
-    /// The flow type with its flags.
+    /// Returns the flow type with its flags.
     fn kind(&self) -> u32 {
         u32_at(&self.spec, 0)
     }
@@ -255,7 +255,7 @@ impl fmt::Debug for FlowRule {
     }
 }
 
-/// A rule on disk: the kernel's structure in hexadecimal digits.
+/// The serialised form of a rule: the kernel's structure in hexadecimal digits.
 #[derive(Serialize, Deserialize)]
 struct RuleRecord {
     spec: String,
@@ -277,8 +277,8 @@ impl FromStr for FlowRule {
             return Err(wrong());
         }
         let mut spec = [0; layout::SPEC_SIZE];
-        for (byte, place) in spec.iter_mut().zip((0..digits.len()).step_by(2)) {
-            *byte = u8::from_str_radix(&digits[place..place + 2], 16).map_err(|_| wrong())?;
+        for (byte, offset) in spec.iter_mut().zip((0..digits.len()).step_by(2)) {
+            *byte = u8::from_str_radix(&digits[offset..offset + 2], 16).map_err(|_| wrong())?;
         }
         Ok(Self { spec, context: 0 })
     }
@@ -293,22 +293,22 @@ impl TryFrom<RuleRecord> for FlowRule {
 }
 
 impl Ethtool {
-    /// The rules of a device, by place.
+    /// Lists the rules of a device, by location.
     ///
     /// # Errors
-    /// When the driver has none, or the device has gone.
+    /// The driver has none, or the device does not exist any more.
     pub fn rules(&self, device: &DeviceId) -> Result<Vec<FlowRule>, MachineError> {
         let action = format!("list the flow rules of {device}");
-        let doing = Doing { device, action: &action };
-        let (mut locations, _) = self.rule_locations(doing)?;
+        let operation = Operation { device, action: &action };
+        let (mut locations, _) = self.rule_locations(operation)?;
         locations.sort_unstable();
         let mut rules = Vec::new();
         for location in locations {
             let mut request = request(layout::GET_RULE);
             put_u32(&mut request, layout::SPEC + layout::LOCATION, location);
-            match self.call(doing, &mut request) {
+            match self.call(operation, &mut request) {
                 Ok(()) => rules.push(decode(&request)),
-                // Somebody deleted it since.
+                // It was deleted since.
                 Err(MachineError::Refused { errno: Some(libc::ENOENT | libc::EINVAL), .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -316,18 +316,18 @@ impl Ethtool {
         Ok(rules)
     }
 
-    /// Inserts a rule: at its own place if it has one, else where the driver likes it, or behind those of others.
-    /// Gives the place.
+    /// Inserts a rule: at its own location if it has one, else where the driver chooses, or at the highest free location.
+    /// Returns the location.
     ///
     /// # Errors
-    /// When the driver refuses, the caller lacks `CAP_NET_ADMIN`, or the device has gone.
+    /// The driver refuses, the caller lacks `CAP_NET_ADMIN`, or the device does not exist any more.
     pub fn insert_rule(&self, device: &DeviceId, rule: &FlowRule) -> Result<u32, MachineError> {
         let action = format!("steer {rule} on {device}");
-        let doing = Doing { device, action: &action };
+        let operation = Operation { device, action: &action };
         let mut rule = rule.clone();
-        if rule.location() == layout::ANYWHERE && !self.driver_chooses(doing)? {
-            let (taken, size) = self.rule_locations(doing)?;
-            let free = (0..size).rev().find(|place| !taken.contains(place));
+        if rule.location() == layout::ANYWHERE && !self.driver_chooses(operation)? {
+            let (taken, size) = self.rule_locations(operation)?;
+            let free = (0..size).rev().find(|location| !taken.contains(location));
             let full = || MachineError::Refused {
                 device: device.name.clone(),
                 action: action.clone(),
@@ -337,38 +337,38 @@ impl Ethtool {
             rule = rule.at(free.ok_or_else(full)?);
         }
         let mut request = encode(&rule);
-        self.call(doing, &mut request)?;
+        self.call(operation, &mut request)?;
         Ok(u32_at(&request, layout::SPEC + layout::LOCATION))
     }
 
-    /// Deletes the rule at a place.
+    /// Deletes the rule at a location.
     ///
     /// # Errors
-    /// When there is none, the caller lacks `CAP_NET_ADMIN`, or the device has gone.
+    /// There is none, the caller lacks `CAP_NET_ADMIN`, or the device does not exist any more.
     pub fn delete_rule(&self, device: &DeviceId, location: u32) -> Result<(), MachineError> {
         let action = format!("delete flow rule {location} of {device}");
         let mut request = request(layout::DELETE);
         put_u32(&mut request, layout::SPEC + layout::LOCATION, location);
-        self.call(Doing { device, action: &action }, &mut request)
+        self.call(Operation { device, action: &action }, &mut request)
     }
 
-    fn driver_chooses(&self, doing: Doing<'_>) -> Result<bool, MachineError> {
+    fn driver_chooses(&self, operation: Operation<'_>) -> Result<bool, MachineError> {
         let mut count = request(layout::GET_RULE_COUNT);
-        self.call(doing, &mut count)?;
-        // 64 bits of which the low half holds the flag.
+        self.call(operation, &mut count)?;
+        // 64 bits, of which the low half holds the flag.
         let data = u64::from_ne_bytes(count[layout::DATA..][..8].try_into().expect("eight bytes"));
         Ok(data & u64::from(layout::DRIVER_CHOOSES) != 0)
     }
 
-    /// The places that are taken, and how many there are.
-    fn rule_locations(&self, doing: Doing<'_>) -> Result<(Vec<u32>, u32), MachineError> {
+    /// Returns the used locations and the size of the table.
+    fn rule_locations(&self, operation: Operation<'_>) -> Result<(Vec<u32>, u32), MachineError> {
         let mut count = request(layout::GET_RULE_COUNT);
-        self.call(doing, &mut count)?;
+        self.call(operation, &mut count)?;
         let rules = u32_at(&count, layout::RULE_COUNT);
         let mut all = request(layout::GET_ALL_RULES);
         all.resize(layout::SIZE + 4 * rules as usize, 0);
         put_u32(&mut all, layout::RULE_COUNT, rules);
-        self.call(doing, &mut all)?;
+        self.call(operation, &mut all)?;
         let found = u32_at(&all, layout::RULE_COUNT).min(rules) as usize;
         let size = u64::from_ne_bytes(all[layout::DATA..][..8].try_into().expect("eight bytes"));
         let locations = u32s(&all[layout::LOCATIONS..][..4 * found]);
@@ -392,8 +392,8 @@ fn encode(rule: &FlowRule) -> Vec<u8> {
 fn decode(answer: &[u8]) -> FlowRule {
     let spec: [u8; layout::SPEC_SIZE] =
         answer[layout::SPEC..][..layout::SPEC_SIZE].try_into().expect("the size of a specification");
-    let points = u32_at(&spec, 0) & layout::POINTS_AT_CONTEXT != 0;
-    FlowRule { spec, context: if points { u32_at(answer, layout::CONTEXT) } else { 0 } }
+    let uses_context = u32_at(&spec, 0) & layout::USES_CONTEXT != 0;
+    FlowRule { spec, context: if uses_context { u32_at(answer, layout::CONTEXT) } else { 0 } }
 }
 
 #[cfg(test)]

@@ -1,6 +1,4 @@
-//! The datapath that a program is to use: one document in one variable.
-//!
-//! It is JSON, as `abey run --world datapath` writes it:
+//! The datapath of a program: one JSON document in one variable, as `abey run --world datapath` writes it:
 //!
 //! ```text
 //! ABEY_DATAPATH={"nic":"memory:kv","mode":"suspend20","addresses":["10.0.0.1/24"],"gateways":[],"queues":1,"cpus":[]}
@@ -11,36 +9,36 @@ use std::net::IpAddr;
 use abey_delivery::Mode;
 use serde::{Deserialize, Serialize};
 
-/// A runtime of the datapath, as the library builds it in the program when the first socket needs it.
+/// The configuration of the datapath that the library builds in the program when the first socket needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatapathConfig {
     /// The NIC: `memory:NAME`, `tap:DEV` or `af_xdp:DEV`.
     pub nic: String,
     /// The delivery mode.
     pub mode: Mode,
-    /// The host's own addresses, with the length of their prefixes. Under AF_XDP those of the interface: they say which
-    /// sockets are ours.
+    /// The host's own addresses, with the length of their prefixes; under AF_XDP those of the interface. Sockets on these
+    /// addresses belong to the datapath.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Where packets go whose destination is on no prefix, at most one for each version of IP.
+    /// The gateways for destinations on no prefix, at most one for each version of IP.
     pub gateways: Vec<IpAddr>,
-    /// How many queue pairs, where that is for the program's end to say.
+    /// The number of queue pairs, for NICs on which this end decides it.
     pub queues: Option<usize>,
     /// The CPUs of the service threads, one for each queue pair, or none.
     pub cpus: Vec<usize>,
-    /// Who gives the NIC's queue pairs out; without one the process opens the NIC itself.
+    /// The broker that hands out the NIC's queue pairs; without one the process opens the NIC itself.
     pub broker: Option<BrokerAddress>,
 }
 
-/// Where the broker of a NIC is reached, and how it knows whom to give queue pairs.
+/// The address of the broker of a NIC, and the secret that authorises a process.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct BrokerAddress {
     /// The name of its abstract Unix socket.
     pub socket: String,
-    /// 32 characters that only the program is told.
+    /// A secret of 32 characters, passed to the program only.
     pub token: String,
 }
 
-/// What is written.
+/// The JSON form.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -58,7 +56,7 @@ struct Document {
 }
 
 impl DatapathConfig {
-    /// The variable's value.
+    /// Returns the variable's value.
     pub(super) fn to_text(&self) -> String {
         let document = Document {
             nic: self.nic.clone(),
@@ -72,7 +70,7 @@ impl DatapathConfig {
         serde_json::to_string(&document).expect("texts and numbers")
     }
 
-    /// Reads the variable's value; what is wrong with it, in words that follow a colon.
+    /// Parses the variable's value. The error is a clause that follows a colon.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let document: Document = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let addresses = document.addresses.iter().map(|text| {

@@ -1,4 +1,4 @@
-//! Where the library is, and whether it is the one that belongs to this command.
+//! The search for the library, and the check of its version.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -8,25 +8,25 @@ use std::process::{Command, Stdio};
 
 use super::{LibraryConfig, VERSION, is_ours};
 
-/// What the library's file is called.
+/// The file name of the library.
 pub const FILE_NAME: &str = "libabey.so";
 
-/// The variable that says where the library is, in place of a search.
+/// The variable that holds the path of the library, in place of a search.
 pub const LIBRARY_VARIABLE: &str = "ABEY_LIBRARY";
 
 /// Why the library cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FindError {
-    /// It is nowhere near the command: `cargo install` installs commands only.
+    /// It is in none of the searched directories: `cargo install` installs commands only.
     #[error(
         "{FILE_NAME} is neither beside {exe} nor in {lib}: build it with `cargo build --release -p abey-preload` in \
          Abey's source and copy target/release/{FILE_NAME} to {lib}, or set {LIBRARY_VARIABLE} to its path"
     )]
     Missing {
-        /// The command's file.
+        /// The path of the command.
         exe: PathBuf,
-        /// The directory where an installed command looks.
+        /// The directory that an installed command searches.
         lib: PathBuf,
     },
     /// The variable names a file that does not exist.
@@ -35,34 +35,34 @@ pub enum FindError {
         /// Its value.
         path: PathBuf,
     },
-    /// The dynamic loader would read the path as two.
-    #[error("{0:?} cannot be preloaded: the dynamic loader takes no path with a space or a colon; move it elsewhere")]
+    /// The path contains a character that separates paths in `LD_PRELOAD`.
+    #[error(
+        "{0:?} cannot be preloaded: the dynamic loader takes no path with a space or a colon; move it to another directory"
+    )]
     Path(PathBuf),
-    /// It does not run, and so cannot be loaded either.
+    /// It cannot be executed, and so cannot be loaded either.
     #[error("{path} does not run: {source}; build it for this machine")]
     Run {
         /// The library.
         path: PathBuf,
-        /// What went wrong.
+        /// The system's reason.
         source: io::Error,
     },
     /// It belongs to another version of the command.
-    #[error("{path} says `{said}`, but this is version {VERSION}: build or install both together")]
+    #[error("{path} is `{printed}`, but this is version {VERSION}: build or install both together")]
     Version {
         /// The library.
         path: PathBuf,
-        /// What it answered when it was executed.
-        said: String,
+        /// What it printed when it was executed.
+        printed: String,
     },
 }
 
-/// Finds the library that belongs to the command whose file is `exe` (`std::env::current_exe()`), and makes sure by
-/// executing it that it is of this version.
+/// Finds the library of the command at `exe` (`std::env::current_exe()`), and executes it to check its version.
 ///
-/// `$ABEY_LIBRARY`, if set, is the only place. Otherwise, with `D` the directory of `exe`: `D` and `D/deps`, of which
-/// the newer one counts (cargo puts the library in either, by how it was asked); then, where `D` is itself cargo's
-/// `deps`, the directory above; then `D/../lib`, and `D/../lib/abey`, where a package puts it. The path that is returned is
-/// absolute.
+/// `$ABEY_LIBRARY`, if set, is the only candidate. Otherwise, with `D` the directory of `exe`: the newer of `D` and `D/deps`
+/// (cargo writes the library to one or the other); then, if `D` is cargo's `deps`, its parent; then `D/../lib` and
+/// `D/../lib/abey`, where a package installs it. The returned path is absolute.
 ///
 /// # Errors
 /// [`FindError`].
@@ -77,12 +77,12 @@ pub fn find_library(exe: &Path) -> Result<PathBuf, FindError> {
     check_version(path)
 }
 
-/// The value of `LD_PRELOAD` that puts `library` before what is preloaded already.
+/// Returns the value of `LD_PRELOAD` with `library` before the libraries that are preloaded already.
 pub fn preload_value(library: &Path, present: Option<&OsStr>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     let present = present.unwrap_or_default().as_encoded_bytes();
     for other in present.split(|byte| b" :".contains(byte)).filter(|other| !other.is_empty()) {
-        // Twice the same library would do everything twice.
+        // The same library twice would do everything twice.
         if other != library.as_os_str().as_encoded_bytes() {
             value.push(":");
             value.push(<OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(other));
@@ -91,8 +91,8 @@ pub fn preload_value(library: &Path, present: Option<&OsStr>) -> OsString {
     value
 }
 
-/// Gives a program that is about to start the environment that `config` asks for: without the variables of an outer
-/// `abey run`, and with the library, before what `present` preloads already, where there is one to load.
+/// Prepares the environment of a program that is about to start: removes the variables of an outer `abey run` and, if there
+/// is a library, preloads it before the libraries of `present` and sets the variables of its configuration.
 pub fn equip(command: &mut Command, library: Option<(&Path, &LibraryConfig)>, present: Option<&OsStr>) {
     for (name, _) in env::vars_os().filter(|(name, _)| is_ours(name)) {
         command.env_remove(name);
@@ -106,8 +106,8 @@ fn search(exe: &Path) -> Option<PathBuf> {
     let beside = exe.parent()?;
     let above = beside.parent();
     let in_deps = beside.file_name().is_some_and(|name| name == "deps");
-    let newest = |places: &[PathBuf]| {
-        let files = places.iter().filter_map(|place| place.join(FILE_NAME).canonicalize().ok());
+    let newest = |directories: &[PathBuf]| {
+        let files = directories.iter().filter_map(|directory| directory.join(FILE_NAME).canonicalize().ok());
         files.max_by_key(|file| file.metadata().and_then(|data| data.modified()).ok())
     };
     newest(&[beside.to_owned(), beside.join("deps")])
@@ -127,11 +127,11 @@ fn check_version(path: PathBuf) -> Result<PathBuf, FindError> {
         Ok(output) => output,
         Err(source) => return Err(FindError::Run { path, source }),
     };
-    let said = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
-    if output.status.success() && said == format!("{FILE_NAME} {VERSION}") {
+    let printed = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+    if output.status.success() && printed == format!("{FILE_NAME} {VERSION}") {
         Ok(path)
     } else {
-        Err(FindError::Version { path, said })
+        Err(FindError::Version { path, printed })
     }
 }
 
@@ -141,10 +141,10 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    fn library(directory: &Path, says: &str) -> PathBuf {
+    fn library(directory: &Path, version: &str) -> PathBuf {
         fs::create_dir_all(directory).expect("a directory");
         let path = directory.join(FILE_NAME);
-        fs::write(&path, format!("#!/bin/sh\necho '{says}'\n")).expect("a file");
+        fs::write(&path, format!("#!/bin/sh\necho '{version}'\n")).expect("a file");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
         path.canonicalize().expect("a path")
     }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn that_it_is_missing_says_where_it_belongs_and_how_to_get_it() {
+    fn the_error_for_a_missing_library_names_its_directory_and_how_to_build_it() {
         let error = missing(Path::new("/root/.cargo/bin/abey")).to_string();
         for part in
             ["/root/.cargo/bin/abey", "/root/.cargo/lib:", "cargo build --release -p abey-preload", LIBRARY_VARIABLE]
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_refused_with_both_numbers() {
+    fn another_version_is_refused_and_both_versions_named() {
         let root = tempfile::tempdir().expect("a directory");
         let path = library(root.path(), "libabey.so 0.0.0");
         let error = check_version(path).expect_err("another version").to_string();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn other_preloaded_libraries_stay_and_ours_is_there_once() {
+    fn other_preloaded_libraries_stay_and_abeys_is_listed_once() {
         let ours = Path::new("/a/libabey.so");
         let with = |present: &str| preload_value(ours, Some(OsStr::new(present)));
         assert_eq!(preload_value(ours, None), "/a/libabey.so");

@@ -60,7 +60,7 @@ fn datapaths() -> impl Strategy<Value = DatapathConfig> {
 
 proptest! {
     #[test]
-    fn what_is_told_is_understood(config in configs()) {
+    fn variables_are_read_back(config in configs()) {
         let variables = config.to_env();
         prop_assert_eq!(unknown_variables(variables.iter().map(|(name, _)| name)), vec![]);
         prop_assert_eq!(LibraryConfig::from_env(variables), Ok(config));
@@ -73,7 +73,7 @@ proptest! {
 }
 
 #[test]
-fn a_mode_asks_for_its_part() {
+fn a_mode_has_settings_for_the_library() {
     let config = |name: &str| {
         let mode: Mode = name.parse().expect("a mode");
         LibraryConfig::new(Some(mode), &mode.settings())
@@ -88,24 +88,24 @@ fn a_mode_asks_for_its_part() {
 }
 
 #[test]
-fn an_unknown_variable_is_named_with_the_one_that_was_meant_and_is_an_error_when_strict() {
+fn an_unknown_variable_is_named_with_the_closest_one_and_is_an_error_when_strict() {
     let unknown = unknown_variables(["ABEY_SKIPP", "ABEYANCE", "PATH", "ABEY_STEER", "ABEY_EPOL"]);
-    let meant: Vec<_> = unknown.iter().map(|unknown| (unknown.name.as_str(), unknown.closest)).collect();
-    assert_eq!(meant, [("ABEY_SKIPP", "ABEY_SKIP"), ("ABEY_EPOL", "ABEY_EPOLL")]);
+    let closest: Vec<_> = unknown.iter().map(|unknown| (unknown.name.as_str(), unknown.closest)).collect();
+    assert_eq!(closest, [("ABEY_SKIPP", "ABEY_SKIP"), ("ABEY_EPOL", "ABEY_EPOLL")]);
     assert!(LibraryConfig::from_env([("ABEY_SKIPP", "sh")]).is_ok());
     let strict = LibraryConfig::from_env([("ABEY_SKIPP", "sh"), ("ABEY_STRICT", "1")]);
     assert!(matches!(strict, Err(ConfigError::Unknown(_))), "{strict:?}");
 }
 
 #[test]
-fn a_poll_on_timeout_0_is_refused_where_it_would_last() {
+fn a_poll_on_timeout_0_is_refused_with_a_busy_poll_time() {
     let read = |epoll| LibraryConfig::from_env([("ABEY_ZERO_TIMEOUT", "poll"), ("ABEY_EPOLL", epoll)]);
     assert_eq!(read("1000,64,1"), Err(ConfigError::ZeroTimeoutLasts { usecs: 1000 }));
     assert!(read("0,64,1").is_ok());
 }
 
 #[test]
-fn a_value_that_cannot_be_read_is_named_with_what_to_write() {
+fn a_malformed_value_is_named_with_what_to_write() {
     for (name, value) in [
         ("ABEY_MODE", "turbo"),
         ("ABEY_EPOLL", "64,64"),

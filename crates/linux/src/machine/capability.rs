@@ -1,4 +1,4 @@
-//! Capabilities that changing a machine takes, and how to grant them.
+//! The capabilities that changing a machine requires, and how to grant them.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ pub enum Capability {
     /// Devices, their queues and NAPI instances, within the user namespace that owns the network namespace.
     #[serde(rename = "CAP_NET_ADMIN")]
     NetAdmin,
-    /// CPUs and scheduling class of the kernel's threads.
+    /// CPUs and scheduling class of kernel threads.
     #[serde(rename = "CAP_SYS_NICE")]
     SysNice,
-    /// Files that belong to root: `/proc/irq` and `/sys` check the owner, and no capability of their own.
+    /// Files owned by root: `/proc/irq` and `/sys` check only file permissions.
     #[serde(rename = "CAP_DAC_OVERRIDE")]
     DacOverride,
     /// Entering another network namespace, and mounting its `/sys`.
@@ -23,7 +23,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// Its name as `capabilities(7)` has it.
+    /// Returns its name in `capabilities(7)`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl Capability {
         }
     }
 
-    /// How to grant it, as the end of a sentence.
+    /// Returns how to grant it, as a clause.
     #[must_use]
     pub fn advice(self) -> String {
         let name = self.name();

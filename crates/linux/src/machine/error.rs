@@ -1,4 +1,4 @@
-//! Why something about a device could not be read or changed.
+//! Errors of reading and changing devices.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use super::capability::Capability;
 use crate::cpu::CpuError;
 use crate::netlink::NetlinkError;
 
-/// Why something about a device could not be read or changed; `action` says what was tried, with the device's name.
+/// Why a device could not be read or changed. `action` is the action in words, with the name of the device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineError {
@@ -15,59 +15,59 @@ pub enum MachineError {
     Unsupported {
         /// The device.
         device: String,
-        /// What was tried.
+        /// The action.
         action: String,
-        /// Who cannot, and the kernel's explanation where it gave one.
+        /// The explanation, with that of the kernel if there is one.
         reason: String,
     },
-    /// The caller may not.
+    /// The caller lacks the privilege.
     #[error("not allowed to {action}: it needs {capability}; {advice}", advice = capability.advice())]
     Denied {
         /// The device.
         device: String,
-        /// What was tried.
+        /// The action.
         action: String,
-        /// What the caller lacks.
+        /// The required capability.
         capability: Capability,
     },
-    /// The device, queue, interrupt, thread or NAPI instance is not there (any more).
-    #[error("cannot {action}: {what} has gone")]
+    /// The device, queue, interrupt, thread or NAPI instance does not exist (any more).
+    #[error("cannot {action}: {what} does not exist any more")]
     Gone {
         /// The device.
         device: String,
-        /// What was tried.
+        /// The action.
         action: String,
-        /// What is not there.
+        /// The missing object.
         what: String,
     },
-    /// Everything else.
+    /// Any other failure.
     #[error("cannot {action}: {reason}")]
     Refused {
         /// The device.
         device: String,
-        /// What was tried.
+        /// The action.
         action: String,
-        /// What the kernel answered.
+        /// The kernel's explanation.
         reason: String,
-        /// The error number it came with, if it came from the kernel.
+        /// The error number, if the kernel returned one.
         errno: Option<i32>,
     },
 }
 
 impl MachineError {
-    /// Whether the driver or this kernel cannot do it.
+    /// Returns whether the driver or this kernel cannot do it.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Self::Unsupported { .. })
     }
 
-    /// Whether what it is about is not there (any more).
+    /// Returns whether the object does not exist (any more).
     #[must_use]
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone { .. })
     }
 
-    /// The device it is about.
+    /// Returns the name of the device.
     #[must_use]
     pub fn device(&self) -> &str {
         match self {
@@ -78,12 +78,13 @@ impl MachineError {
         }
     }
 
-    /// Sorts an answer of the kernel by its error number; `capability` is what the operation takes.
-    pub(crate) fn from_io(device: &str, action: &str, capability: Capability, error: &io::Error) -> Self {
+    /// Classifies an error of the kernel by its number. `capability` is the one that the action requires.
+    pub fn from_io(device: &str, action: &str, capability: Capability, error: &io::Error) -> Self {
         Self::sort(device, action, capability, error.raw_os_error(), error.to_string())
     }
 
-    pub(crate) fn from_netlink(device: &str, action: &str, error: &NetlinkError) -> Self {
+    /// Classifies a failed netlink request.
+    pub fn from_netlink(device: &str, action: &str, error: &NetlinkError) -> Self {
         let (device, action) = (device.to_owned(), action.to_owned());
         match error {
             NetlinkError::Namespace(error) => Self::Refused { device, action, reason: error.to_string(), errno: None },
@@ -128,10 +129,10 @@ impl MachineError {
     }
 }
 
-/// What the kernel said beyond the name of the error number.
+/// Returns the kernel's explanation beyond the name of the error number.
 fn explanation(reason: &str) -> String {
     match reason.split_once("): ") {
-        Some((_, said)) if !said.is_empty() => format!(" ({said})"),
+        Some((_, text)) if !text.is_empty() => format!(" ({text})"),
         _ => String::new(),
     }
 }
@@ -146,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_denied_and_gone_are_told_apart() {
+    fn unsupported_denied_and_missing_are_distinguished() {
         assert!(sorted(libc::EOPNOTSUPP).is_unsupported());
         assert!(sorted(libc::ENODEV).is_gone());
         assert!(matches!(sorted(libc::EPERM), MachineError::Denied { capability: Capability::NetAdmin, .. }));
         assert!(matches!(sorted(libc::EINVAL), MachineError::Refused { errno: Some(libc::EINVAL), .. }));
         for errno in [libc::EOPNOTSUPP, libc::ENODEV, libc::EPERM, libc::EINVAL] {
-            let said = sorted(errno).to_string();
-            assert!(said.contains("set 8 channels of eth9"), "{said}");
+            let text = sorted(errno).to_string();
+            assert!(text.contains("set 8 channels of eth9"), "{text}");
         }
         assert!(sorted(libc::EPERM).to_string().contains("CAP_NET_ADMIN"), "{}", sorted(libc::EPERM));
     }
@@ -163,9 +164,9 @@ mod tests {
         let reason = "Operation not supported (os error 95): changing the key is not supported".to_owned();
         let action = "set the RSS table of eth9".to_owned();
         let error = NetlinkError::Refused { action: action.clone(), reason, errno: Some(libc::EOPNOTSUPP) };
-        let said = MachineError::from_netlink("eth9", &action, &error).to_string();
+        let text = MachineError::from_netlink("eth9", &action, &error).to_string();
         assert_eq!(
-            said,
+            text,
             "cannot set the RSS table of eth9: its driver or this kernel does not support it (changing the key is not supported)"
         );
     }

@@ -1,60 +1,61 @@
-//! Which interrupt serves a queue, where the driver does not tell the kernel: read from the interrupts' names.
+//! The interrupt of a queue, found by the interrupt's name if the driver does not report it to the kernel.
 
 use serde::{Deserialize, Serialize};
 
 use crate::counters::{InterruptLine, Interrupts};
 
-/// How it is known whose an interrupt is.
+/// How the interrupt of a NAPI instance was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IrqSource {
-    /// The kernel names it for the NAPI instance.
+    /// The kernel reports it for the NAPI instance.
     Kernel,
-    /// The driver called it so in `/proc/interrupts`: with the device's name or bus address, and the number of the queue.
+    /// By this name in `/proc/interrupts`, which has the device's name or bus address and the number of the queue.
     Name(String),
 }
 
-/// The interrupt of a receive queue, by its name: the device's (`eth0-TxRx-3`, `mlx5_comp3@pci:0000:3b:00.0`,
-/// `virtio2-input.3`) and, last in it, the queue's number. Every driver has its own habit, but these two are common to them.
-/// `None` where no name fits, or several do.
+/// Finds the interrupt of a receive queue by its name: the device's (`eth0-TxRx-3`, `mlx5_comp3@pci:0000:3b:00.0`,
+/// `virtio2-input.3`) and, last in it, the queue's number. The names differ between drivers, but all have these two parts.
+/// `None` if no name or several names match.
 pub(super) fn irq_of_queue(interrupts: &Interrupts, device: &Names<'_>, queue: u32) -> Option<(u32, String)> {
-    let mut fitting = interrupts.lines.iter().filter_map(|line| {
+    let mut matching = interrupts.lines.iter().filter_map(|line| {
         let name = device.name_in(line)?;
         (queue_number(name, device) == Some(queue)).then(|| Some((line.irq.parse().ok()?, name.to_owned())))?
     });
-    let found = fitting.next()?;
-    fitting.next().is_none().then_some(found)
+    let found = matching.next()?;
+    matching.next().is_none().then_some(found)
 }
 
-/// What a driver may call a device's interrupts by.
+/// The parts of interrupt names that identify a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names<'a> {
     /// The device's name.
     pub(super) device: &'a str,
-    /// The name of what it sits on: `virtio2`, or a PCI address.
+    /// The name of its parent device: `virtio2`, or a PCI address.
     pub(super) parent: Option<&'a str>,
 }
 
 impl Names<'_> {
-    /// The interrupt's name, if it is the device's.
+    /// Returns the interrupt's name, if it belongs to the device.
     fn name_in<'l>(&self, line: &'l InterruptLine) -> Option<&'l str> {
-        // After the chip and the kind of the interrupt; a shared one has several names, and is of no queue.
+        // The name follows the interrupt controller and the kind. A shared interrupt has several names, and belongs to no queue.
         let name = line.description.rsplit(' ').next()?;
         let mut words = name.split(|letter: char| !letter.is_ascii_alphanumeric() && !"_:".contains(letter));
         let parent = self.parent.filter(|parent| !parent.is_empty());
         let by_device = words.any(|word| word == self.device);
         let by_parent = parent.is_some_and(|parent| {
-            let from = name.find(parent);
-            // `virtio2` is in `virtio21-input.0` as well.
-            from.is_some_and(|at| !name[at + parent.len()..].starts_with(|letter: char| letter.is_ascii_alphanumeric()))
+            let start = name.find(parent);
+            // `virtio21-input.0` contains `virtio2` too.
+            start
+                .is_some_and(|at| !name[at + parent.len()..].starts_with(|letter: char| letter.is_ascii_alphanumeric()))
         });
         (by_device || by_parent).then_some(name)
     }
 }
 
-/// The number of the receive queue in an interrupt's name, without what names the device.
+/// Returns the number of the receive queue in an interrupt's name.
 fn queue_number(name: &str, device: &Names<'_>) -> Option<u32> {
-    // Transmit only, or the device's own business.
+    // Transmit queues only, or not for a queue.
     let words =
         ["output", "config", "tx-", "-tx", "async", "misc", "ctrl", "mgmt", "control", "admin", "event", "pages"];
     let lower = name.to_ascii_lowercase();
@@ -62,7 +63,7 @@ fn queue_number(name: &str, device: &Names<'_>) -> Option<u32> {
     if !both && words.iter().any(|word| lower.contains(word)) {
         return None;
     }
-    // What is left of the name when the device's own is taken out: its last number is the queue's.
+    // The queue's number is the last one in the rest of the name.
     let mut rest = name.replacen(device.device, "", 1);
     if let Some(parent) = device.parent {
         rest = rest.replacen(parent, "", 1);
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_habits_of_common_drivers_are_read() {
+    fn the_names_of_common_drivers_are_understood() {
         let virtio = ["virtio2-config", "virtio2-input.0", "virtio2-output.0", "virtio2-input.1", "virtio21-input.0"];
         assert_eq!(found(&virtio, "eth0", Some("virtio2"), 0), Some(31));
         assert_eq!(found(&virtio, "eth0", Some("virtio2"), 1), Some(33));
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_fit_are_none() {
+    fn an_ambiguous_or_missing_number_is_none() {
         assert_eq!(found(&["eth0-rx-0", "eth0-fdir-0"], "eth0", None, 0), None);
         assert_eq!(found(&["eth0"], "eth0", None, 0), None);
     }

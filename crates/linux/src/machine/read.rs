@@ -1,17 +1,17 @@
-//! Reading the snapshot.
+//! Reading of the snapshot.
 
 use std::collections::BTreeMap;
 
 use super::capability::Capability;
 use super::error::MachineError;
 use super::interrupts::{IrqSource, Names, irq_of_queue};
-use super::lack::{Able, Feature, Lack};
 use super::state::{DeviceState, IrqState, Link, NapiState, QueueState, Snapshot};
-use crate::apply::{Kernel, Place};
+use super::unavailable::{Available, Feature, Unavailable};
 use crate::counters::Interrupts;
 use crate::cpu::{CpuError, CpuList, effective_irq_affinity, irq_affinity};
 use crate::device::{Device, DeviceId, devices, hardware_addresses};
 use crate::ethtool::rss::DEFAULT_CONTEXT;
+use crate::kernel::{Kernel, NetnsHandle};
 use crate::napi::{Napi, QueueNapi, napis, queue_napis};
 use crate::netlink::NetlinkError;
 use crate::netns::NetNs;
@@ -21,26 +21,26 @@ impl Snapshot {
     /// Reads the devices of `netns`.
     ///
     /// # Errors
-    /// When the namespace cannot be entered, or the kernel refuses to list its devices.
+    /// The namespace cannot be entered, or the kernel refuses to list its devices.
     pub fn read(netns: &NetNs) -> Result<Self, NetlinkError> {
-        Self::read_at(&mut Place::open(netns)?)
+        Self::read_at(&mut NetnsHandle::open(netns)?)
     }
 
-    /// Reads the devices of a namespace that is open for changes: cheaper, because nothing has to be opened.
+    /// Reads the devices of a namespace through an open handle, which saves opening the sockets.
     ///
     /// # Errors
-    /// When the kernel refuses to list its devices.
-    pub fn read_at(place: &mut Place) -> Result<Self, NetlinkError> {
-        let able = napi_capabilities(&mut place.netlink)?;
+    /// The kernel refuses to list its devices.
+    pub fn read_at(place: &mut NetnsHandle) -> Result<Self, NetlinkError> {
+        let capabilities = napi_capabilities(&mut place.netlink)?;
         let addresses = hardware_addresses(&mut place.netlink)?;
         let all = devices(&mut place.netlink)?;
         let mut instances = BTreeMap::<u32, Vec<Napi>>::new();
-        if able.list {
+        if capabilities.list {
             for napi in napis(&mut place.netlink, None)? {
                 instances.entry(napi.ifindex).or_default().push(napi);
             }
         }
-        // Without it, interrupts that the kernel does not name stay unknown, which is then said of each.
+        // Without it, interrupts that the kernel does not report are unavailable, with a reason for each.
         let interrupts = Interrupts::read().unwrap_or_default();
         let mut found = Vec::new();
         for device in all {
@@ -51,21 +51,21 @@ impl Snapshot {
         Ok(Self {
             place: place.description().to_owned(),
             network_namespace: place.network_namespace(),
-            able,
+            capabilities,
             devices: found,
         })
     }
 }
 
 fn read_device(
-    place: &mut Place,
+    place: &mut NetnsHandle,
     device: Device,
     napis: Vec<Napi>,
     address: Option<String>,
     interrupts: &Interrupts,
 ) -> DeviceState {
     let id = device.id();
-    let lack = |feature| move |error| Lack::from_error(feature, error);
+    let unavailable = |feature| move |error| Unavailable::from_error(feature, error);
     let links = queue_napis(&mut place.netlink, device.ifindex).unwrap_or_default();
     let parent = place.link_of(&id, "device").ok();
     let parent = parent.as_deref().and_then(|path| path.rsplit('/').next());
@@ -75,12 +75,12 @@ fn read_device(
     DeviceState {
         pci: pci_of(place, &id),
         address,
-        driver: place.ethtool.driver(&id).map_err(lack(Feature::Driver)),
-        channels: place.channels(&id).map_err(lack(Feature::Channels)),
-        rss: place.rss(&id, DEFAULT_CONTEXT).map_err(lack(Feature::Rss)),
-        contexts: place.rss_contexts(&id).map_err(lack(Feature::RssContexts)),
-        rules: place.rules(&id).map_err(lack(Feature::FlowRules)),
-        xps: read_xps(place, &id).map_err(lack(Feature::Xps)),
+        driver: place.ethtool.driver(&id).map_err(unavailable(Feature::Driver)),
+        channels: place.channels(&id).map_err(unavailable(Feature::Channels)),
+        rss: place.rss(&id, DEFAULT_CONTEXT).map_err(unavailable(Feature::Rss)),
+        contexts: place.rss_contexts(&id).map_err(unavailable(Feature::RssContexts)),
+        rules: place.rules(&id).map_err(unavailable(Feature::FlowRules)),
+        xps: read_xps(place, &id).map_err(unavailable(Feature::Xps)),
         queues: links.iter().map(queue_state).collect(),
         napis,
         device,
@@ -91,8 +91,8 @@ fn queue_state(link: &QueueNapi) -> QueueState {
     QueueState { queue: link.queue, napi: link.napi, link: if link.named { Link::Driver } else { Link::Order } }
 }
 
-/// The PCI function that a device sits on: the last PCI address on the way to it (a virtio device is below its own).
-fn pci_of(place: &Place, id: &DeviceId) -> Option<String> {
+/// Returns the PCI function of a device: the last PCI address in its sysfs path (a virtio device has that of its transport).
+fn pci_of(place: &NetnsHandle, id: &DeviceId) -> Option<String> {
     let real = place.real_path_of(id, "device").ok()?;
     let is_pci = |part: &&str| {
         let fields: Vec<&str> = part.split([':', '.']).collect();
@@ -102,14 +102,14 @@ fn pci_of(place: &Place, id: &DeviceId) -> Option<String> {
     real.rsplit('/').find(is_pci).map(str::to_owned)
 }
 
-fn read_xps(place: &mut Place, id: &DeviceId) -> Result<BTreeMap<u32, CpuList>, MachineError> {
+fn read_xps(place: &mut NetnsHandle, id: &DeviceId) -> Result<BTreeMap<u32, CpuList>, MachineError> {
     let names = place.names_of(id, "queues").unwrap_or_default();
     let queues = names.iter().filter_map(|name| name.strip_prefix("tx-")?.parse().ok());
     let mut found = BTreeMap::new();
     for queue in queues {
         match place.xps(id, queue) {
             Ok(cpus) => drop(found.insert(queue, cpus)),
-            // It went while its neighbours were read.
+            // The queue was removed while the others were read.
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),
         }
@@ -118,7 +118,7 @@ fn read_xps(place: &mut Place, id: &DeviceId) -> Result<BTreeMap<u32, CpuList>, 
 }
 
 fn read_napi(
-    place: &mut Place,
+    place: &mut NetnsHandle,
     id: &DeviceId,
     napi: &Napi,
     links: &[QueueNapi],
@@ -130,22 +130,22 @@ fn read_napi(
     let irq = match napi.irq {
         Some(irq) => Ok(read_irq(id, irq, IrqSource::Kernel)),
         None => named().map(|(irq, name)| read_irq(id, irq, IrqSource::Name(name))).ok_or_else(|| {
-            let reason = "its driver names none for it, and no name in /proc/interrupts fits";
-            Lack::unsupported(Feature::Irq, reason)
+            let reason = "its driver reports none, and no name in /proc/interrupts matches";
+            Unavailable::unsupported(Feature::Irq, reason)
         }),
     };
     let thread = napi.thread.map(|tid| {
         let read = place.thread(&id.name, tid);
-        read.map_err(|error| Lack::from_error(Feature::Thread, error))
+        read.map_err(|error| Unavailable::from_error(Feature::Thread, error))
     });
     NapiState { napi: *napi, irq, thread, rx_queues }
 }
 
 fn read_irq(id: &DeviceId, irq: u32, source: IrqSource) -> IrqState {
     let action = format!("read the CPUs of IRQ {irq} of {id}");
-    let able = |read: Result<CpuList, CpuError>| -> Able<CpuList> {
+    let available = |read: Result<CpuList, CpuError>| -> Available<CpuList> {
         let error = |error| MachineError::from_cpu(&id.name, &action, Capability::DacOverride, &error);
-        read.map_err(|failed| Lack::from_error(Feature::IrqAffinity, error(failed)))
+        read.map_err(|failed| Unavailable::from_error(Feature::IrqAffinity, error(failed)))
     };
-    IrqState { irq, cpus: able(irq_affinity(irq)), effective: able(effective_irq_affinity(irq)), source }
+    IrqState { irq, cpus: available(irq_affinity(irq)), effective: available(effective_irq_affinity(irq)), source }
 }

@@ -1,26 +1,26 @@
-//! The snapshot: plain values, so that whoever decides over it needs no machine.
+//! The snapshot: plain values, so that decisions over it can be tested without a machine.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::interrupts::IrqSource;
-use super::lack::{Able, Lack};
+use super::unavailable::{Available, Unavailable};
 use crate::cpu::{CpuList, Scheduling};
 use crate::device::{Device, DeviceId};
 use crate::ethtool::{Channels, Driver, FlowRule, RssContext};
 use crate::napi::Napi;
 use crate::probe::NapiCapabilities;
 
-/// The devices of one network namespace as they are set now.
+/// The current settings of the devices of one network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The namespace in words.
     pub place: String,
     /// The inode number of the namespace.
     pub network_namespace: u64,
-    /// Which settings this kernel keeps per NAPI instance.
-    pub able: NapiCapabilities,
+    /// The settings that this kernel has per NAPI instance.
+    pub capabilities: NapiCapabilities,
     /// The devices, by ifindex.
     pub devices: Vec<DeviceState>,
 }
@@ -30,24 +30,24 @@ pub struct Snapshot {
 pub struct DeviceState {
     /// The device itself.
     pub device: Device,
-    /// Its hardware address, as `aa:bb:cc:dd:ee:ff`; `None` for one that has none.
+    /// Its hardware address, as `aa:bb:cc:dd:ee:ff`; `None` if it has none.
     pub address: Option<String>,
-    /// The PCI function it sits on, as `0000:3b:00.0`; of a virtio device that of its transport.
+    /// Its PCI function, as `0000:3b:00.0`; for a virtio device that of its transport.
     pub pci: Option<String>,
-    /// Who drives it.
-    pub driver: Able<Driver>,
-    /// The numbers of its queues.
-    pub channels: Able<Channels>,
-    /// How flows are spread that no rule sends elsewhere.
-    pub rss: Able<RssContext>,
+    /// Its driver.
+    pub driver: Available<Driver>,
+    /// The number of its queues.
+    pub channels: Available<Channels>,
+    /// The default RSS context, for flows that no rule steers.
+    pub rss: Available<RssContext>,
     /// The additional RSS contexts.
-    pub contexts: Able<Vec<RssContext>>,
-    /// The rules that steer flows, by place.
-    pub rules: Able<Vec<FlowRule>>,
-    /// The receive queues there are now, by number.
+    pub contexts: Available<Vec<RssContext>>,
+    /// The rules that steer flows, by location.
+    pub rules: Available<Vec<FlowRule>>,
+    /// The current receive queues, by index.
     pub queues: Vec<QueueState>,
-    /// The CPUs that use each transmit queue; an empty list where it has no map of its own.
-    pub xps: Able<BTreeMap<u32, CpuList>>,
+    /// The CPUs that use each transmit queue; an empty list if it has no XPS map.
+    pub xps: Available<BTreeMap<u32, CpuList>>,
     /// Its NAPI instances, by ID.
     pub napis: Vec<NapiState>,
 }
@@ -55,21 +55,21 @@ pub struct DeviceState {
 /// One receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueState {
-    /// Its number.
+    /// Its index.
     pub queue: u32,
     /// The NAPI instance that serves it.
     pub napi: Option<u32>,
-    /// How that is known.
+    /// How the NAPI instance was found.
     pub link: Link,
 }
 
-/// How it is known which NAPI instance serves a queue.
+/// How the NAPI instance of a queue was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Link {
-    /// The driver says so.
+    /// The driver reports it.
     Driver,
-    /// The driver names none; instances are taken to have been registered in the order of the queues, as veth does.
+    /// The driver reports none; the instances are assumed to be in the order of the queues, as in veth.
     Order,
 }
 
@@ -81,9 +81,9 @@ pub struct NapiState {
     /// The receive queues it serves.
     pub rx_queues: Vec<u32>,
     /// Its interrupt.
-    pub irq: Able<IrqState>,
-    /// The thread that polls it; `None` where it is not threaded.
-    pub thread: Option<Able<ThreadState>>,
+    pub irq: Available<IrqState>,
+    /// The thread that polls it; `None` if it is not threaded.
+    pub thread: Option<Available<ThreadState>>,
 }
 
 /// One interrupt.
@@ -91,18 +91,18 @@ pub struct NapiState {
 pub struct IrqState {
     /// Its number.
     pub irq: u32,
-    /// The CPUs it may go to.
-    pub cpus: Able<CpuList>,
-    /// The CPUs it really goes to.
-    pub effective: Able<CpuList>,
-    /// How it is known whose it is.
+    /// The CPUs that it may be delivered to.
+    pub cpus: Available<CpuList>,
+    /// The CPUs that it is delivered to.
+    pub effective: Available<CpuList>,
+    /// How it was found.
     pub source: IrqSource,
 }
 
-/// Where and how a thread runs.
+/// The CPUs and scheduling of a thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadState {
-    /// Its number.
+    /// Its ID.
     pub tid: u32,
     /// The CPUs it may run on.
     pub cpus: CpuList,
@@ -111,7 +111,7 @@ pub struct ThreadState {
 }
 
 impl Snapshot {
-    /// The device called `name`.
+    /// Returns the device called `name`.
     #[must_use]
     pub fn device(&self, name: &str) -> Option<&DeviceState> {
         self.devices.iter().find(|state| state.device.name == name)
@@ -119,23 +119,23 @@ impl Snapshot {
 }
 
 impl DeviceState {
-    /// What identifies it.
+    /// Returns its identity.
     #[must_use]
     pub fn id(&self) -> DeviceId {
         self.device.id()
     }
 
-    /// The NAPI instance that serves a receive queue.
+    /// Returns the NAPI instance that serves a receive queue.
     #[must_use]
     pub fn napi_of_queue(&self, queue: u32) -> Option<&NapiState> {
         let id = self.queues.iter().find(|state| state.queue == queue)?.napi?;
         self.napis.iter().find(|state| state.napi.id == id)
     }
 
-    /// Everything that it, its driver or the kernel cannot do or does not tell, each once.
+    /// Returns the missing values, each once.
     #[must_use]
-    pub fn lacks(&self) -> Vec<&Lack> {
-        let mut found: Vec<&Lack> = Vec::new();
+    pub fn unavailable(&self) -> Vec<&Unavailable> {
+        let mut found: Vec<&Unavailable> = Vec::new();
         found.extend(self.driver.as_ref().err());
         found.extend(self.channels.as_ref().err());
         found.extend(self.rss.as_ref().err());
@@ -150,9 +150,9 @@ impl DeviceState {
             found.extend(napi.thread.as_ref().and_then(|thread| thread.as_ref().err()));
         }
         let mut once = Vec::new();
-        for lack in found {
-            if !once.contains(&lack) {
-                once.push(lack);
+        for one in found {
+            if !once.contains(&one) {
+                once.push(one);
             }
         }
         once

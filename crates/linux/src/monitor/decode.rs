@@ -1,4 +1,4 @@
-//! What notifications say.
+//! Decoding of notifications.
 
 use netlink_bindings::{ethtool, netdev, rt_link};
 
@@ -6,7 +6,7 @@ use super::{Event, What};
 use crate::ethtool::abi;
 use crate::netlink::raw::Message;
 
-/// A message of rtnetlink's link group.
+/// Decodes a message of rtnetlink's link group.
 pub(super) fn link(message: Message<'_>) -> Option<Event> {
     let (header, attrs) = rt_link::OpGetlinkDo::decode_request(message.payload);
     let ifindex = u32::try_from(header.ifi_index).ok()?;
@@ -23,7 +23,7 @@ pub(super) fn link(message: Message<'_>) -> Option<Event> {
 /// The size of `struct genlmsghdr`; its first byte is the command.
 const GENERIC_HEADER: usize = 4;
 
-/// A message of ethtool's monitor group. All of them begin with the same header, which names the device.
+/// Decodes a message of ethtool's monitor group. All of them begin with the same header, which names the device.
 pub(super) fn ethtool(message: Message<'_>) -> Option<Event> {
     let (command, body) = (*message.payload.first()?, message.payload.get(GENERIC_HEADER..)?);
     let ifindex = ethtool::Rss::new(body).get_header().ok()?.get_dev_index().ok()?;
@@ -39,7 +39,7 @@ pub(super) fn ethtool(message: Message<'_>) -> Option<Event> {
     Some(Event::Changed { ifindex, what })
 }
 
-/// A message of netdev's management group.
+/// Decodes a message of netdev's management group.
 pub(super) fn netdev(message: Message<'_>) -> Option<Event> {
     let ifindex = netdev::Dev::new(message.payload.get(GENERIC_HEADER..)?).get_ifindex().ok()?;
     Some(Event::Changed { ifindex, what: What::Netdev })

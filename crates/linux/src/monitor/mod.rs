@@ -1,9 +1,9 @@
-//! Tells when something about the devices of a namespace has changed, from the kernel's own notifications: rtnetlink's
-//! link group, ethtool's monitor group and netdev's management group.
+//! Changes to the devices of a namespace, from the kernel's notifications: rtnetlink's link group, ethtool's monitor group
+//! and netdev's management group.
 //!
-//! NAPI instances have no notifications of their own. Their IDs change when a device goes down or up, its queues are
-//! counted anew, or its GRO is switched, all of which are told; a driver that resets itself tells nobody, so whoever
-//! keeps something true also looks from time to time.
+//! NAPI instances have no notifications of their own. Their IDs change when a device goes down or up, when its number of
+//! queues changes, or when its GRO is turned on or off; all of these are notified. A driver that resets itself sends no
+//! notification, so a caller that enforces a state also has to read it periodically.
 
 mod decode;
 
@@ -16,26 +16,26 @@ use crate::netlink::raw::{Family, Message, RawSocket};
 use crate::netlink::{Netlink, NetlinkError};
 use crate::netns::NetNs;
 
-/// What the kernel told.
+/// A notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// Something about a device has changed.
+    /// A device has changed.
     Changed {
         /// The device.
         ifindex: u32,
-        /// What.
+        /// The change.
         what: What,
     },
-    /// Notifications were lost because too many came at once: everything may have changed.
+    /// Notifications were lost because the buffer was full: everything may have changed.
     Overrun,
 }
 
-/// What has changed about a device.
+/// A change of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum What {
-    /// It is new, or its name, flags or address changed; several changes may be told as one.
+    /// It is new, or its name, flags or address changed. One notification may stand for several changes.
     Link {
         /// Its name.
         name: String,
@@ -44,39 +44,39 @@ pub enum What {
         /// Whether it can carry packets.
         running: bool,
     },
-    /// It has gone, or moved to another namespace.
+    /// It was deleted, or moved to another namespace.
     LinkGone {
         /// The name it had.
         name: String,
     },
-    /// The numbers of its queues.
+    /// Its number of queues.
     Channels,
     /// Its offload features, GRO among them.
     Features,
-    /// Its default RSS table, or that of a context.
+    /// The RSS table of a context.
     Rss {
         /// The context; 0 is the default one.
         context: u32,
     },
     /// It has a new RSS context.
     RssContext {
-        /// Its number.
+        /// The ID of the context.
         context: u32,
     },
-    /// An RSS context of it has gone.
+    /// One of its RSS contexts was deleted.
     RssContextGone {
-        /// The number it had.
+        /// The ID of the context.
         context: u32,
     },
-    /// Something else that ethtool tells of: rings, coalescing, link modes.
+    /// Another ethtool setting: rings, coalescing, link modes.
     Ethtool,
-    /// What its driver can do with XDP; told also of devices that come and go.
+    /// The XDP features of its driver; also notified for new and deleted devices.
     Netdev,
 }
 
-/// Listens to what the kernel tells about the devices of a namespace.
+/// Receives the notifications about the devices of a namespace.
 ///
-/// It has one descriptor ([`AsFd`]), readable when there is something to read, and never blocks.
+/// It has one descriptor ([`AsFd`]), which is readable when there are notifications, and never blocks.
 #[derive(Debug)]
 pub struct Monitor {
     /// Readable when one of the sockets is.
@@ -88,13 +88,13 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Begins to listen.
+    /// Subscribes to the notifications.
     ///
-    /// What happens from now on is told. Read the state after opening, not before, so that nothing falls between.
+    /// Changes from this call on are reported. Read the state after opening, not before, so that no change is missed.
     ///
     /// # Errors
-    /// When the namespace cannot be entered or the kernel refuses. A kernel without ethtool's or netdev's
-    /// notifications is no error: then only the others are told.
+    /// The namespace cannot be entered or the kernel refuses. A kernel without ethtool's or netdev's notifications is no
+    /// error: then only the others are reported.
     pub fn open(netns: &NetNs) -> Result<Self, NetlinkError> {
         let mut netlink = Netlink::open(netns)?;
         let links = RawSocket::open(netns, None)?;
@@ -111,7 +111,7 @@ impl Monitor {
             Ok(Some(family))
         };
         let (ethtool, netdev) = (join("ethtool", "monitor")?, join("netdev", "mgmt")?);
-        let ready = watch(&[&links, &generic]).map_err(|error| NetlinkError::Refused {
+        let ready = epoll_of(&[&links, &generic]).map_err(|error| NetlinkError::Refused {
             action: "wait for the kernel's notifications".to_owned(),
             errno: Some(error as i32),
             reason: error.to_string(),
@@ -119,11 +119,10 @@ impl Monitor {
         Ok(Self { ready, links, generic, ethtool, netdev })
     }
 
-    /// Everything that was told since the last time: links first, then the rest, each in order, and what was told twice
-    /// once. Nothing where nothing was told.
+    /// Returns the notifications since the last call, without duplicates: first those of links, then the others, each in order.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel refuses.
     pub fn events(&mut self) -> Result<Vec<Event>, NetlinkError> {
         let mut found = Vec::new();
         drain(&mut self.links, &mut found, decode::link)?;
@@ -143,8 +142,8 @@ impl AsFd for Monitor {
     }
 }
 
-/// An epoll instance that is readable when one of the sockets is.
-fn watch(sockets: &[&RawSocket]) -> nix::Result<Epoll> {
+/// Returns an epoll instance that is readable when one of the sockets is.
+fn epoll_of(sockets: &[&RawSocket]) -> nix::Result<Epoll> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     for (number, socket) in (0..).zip(sockets) {
         epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLIN, number))?;

@@ -1,4 +1,4 @@
-//! One netlink conversation with one network namespace.
+//! Netlink requests to one network namespace.
 
 pub(crate) mod raw;
 
@@ -11,12 +11,12 @@ use netlink_socket2::{NetlinkSocket, ReplyError};
 
 use crate::netns::{NetNs, NetNsError};
 
-/// Netlink sockets (route and generic) that live in one network namespace, wherever the caller's threads are.
+/// Netlink sockets (route and generic) of one network namespace, whichever namespace the calling thread is in.
 pub struct Netlink {
     socket: NetlinkSocket,
 }
 
-/// Why the kernel did not do what a netlink request asked.
+/// Why a netlink request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetlinkError {
@@ -26,31 +26,31 @@ pub enum NetlinkError {
     /// The kernel does not have the interface.
     #[error("this kernel cannot {action}: it has no `{family}` netlink interface; use a newer kernel")]
     Missing {
-        /// What was wanted.
+        /// What was requested.
         action: String,
         /// The generic netlink family.
         family: &'static str,
     },
-    /// The caller may not do it.
+    /// The caller lacks the privilege.
     #[error("not allowed to {action}: run as root (it needs CAP_NET_ADMIN)")]
     Denied {
-        /// What was wanted.
+        /// What was requested.
         action: String,
     },
-    /// Everything else, with the kernel's own explanation.
+    /// Any other failure, with the kernel's own explanation.
     #[error("cannot {action}: {reason}")]
     Refused {
-        /// What was wanted.
+        /// What was requested.
         action: String,
-        /// What the kernel answered.
+        /// The kernel's explanation.
         reason: String,
-        /// The error number it came with, if it came from the kernel.
+        /// The error number, if the kernel returned one.
         errno: Option<i32>,
     },
 }
 
 impl NetlinkError {
-    /// Whether the thing asked about is not there (any more).
+    /// Returns whether the requested object does not exist (any more).
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { errno: Some(libc::ENOENT | libc::ENODEV), .. })
     }
@@ -66,12 +66,12 @@ impl NetlinkError {
 }
 
 impl Netlink {
-    /// Opens the conversation.
+    /// Opens the sockets.
     ///
     /// # Errors
-    /// When the namespace cannot be entered or there is no netlink at all.
+    /// The namespace cannot be entered, or the kernel has no netlink.
     pub fn open(netns: &NetNs) -> Result<Self, NetlinkError> {
-        // The socket type opens lazily, so the first question of each protocol has to be asked inside the namespace.
+        // The socket type opens lazily, so the first request of each protocol has to be sent inside the namespace.
         let opened = netns.run(|| -> io::Result<NetlinkSocket> {
             let mut socket = NetlinkSocket::new();
             let mut link = rt_link::Request::new().op_getlink_do(&Ifinfomsg::default());
@@ -90,7 +90,7 @@ impl Netlink {
         Ok(Self { socket: opened.map_err(refused)? })
     }
 
-    /// Sends a request and reads every reply through `read`.
+    /// Sends a request and passes every reply to `read`.
     pub(crate) fn dump<R, T>(
         &mut self,
         action: &str,
@@ -115,7 +115,7 @@ impl Netlink {
     }
 }
 
-/// A request that did not get as far as an answer: most often its generic netlink family does not exist.
+/// Converts the error of a request that was not sent: most often its generic netlink family does not exist.
 fn refused_early<R: NetlinkRequest>(action: &str, request: &R, error: &io::Error) -> NetlinkError {
     use netlink_bindings::traits::Protocol;
     match (request.protocol(), error.raw_os_error()) {

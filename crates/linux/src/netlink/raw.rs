@@ -1,5 +1,5 @@
-//! A netlink socket that reads whole datagrams of any size: for notifications, and for answers that do not fit the
-//! buffer of the bindings' socket (8 KiB, less than the RSS table of a large NIC).
+//! A netlink socket that reads whole datagrams of any size: for notifications, and for answers larger than the buffer of
+//! the bindings' socket (8 KiB, less than the RSS table of a large NIC).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use super::{Netlink, NetlinkError};
 use crate::netns::NetNs;
 
-/// A generic netlink family as this kernel numbers it.
+/// The numbers that this kernel gave a generic netlink family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Family {
     /// The message type of its messages.
@@ -43,7 +43,7 @@ impl Family {
     }
 }
 
-/// The socket.
+/// A netlink socket.
 #[derive(Debug)]
 pub(crate) struct RawSocket {
     fd: OwnedFd,
@@ -55,7 +55,7 @@ pub(crate) struct RawSocket {
 pub(crate) struct Message<'a> {
     /// `nlmsg_type`: a generic family, a route message, or one of the control messages.
     pub(crate) kind: u16,
-    /// What follows the header.
+    /// The bytes after the header.
     pub(crate) payload: &'a [u8],
 }
 
@@ -64,21 +64,22 @@ mod abi {
     pub(super) const HEADER: usize = 16;
     pub(super) const ERROR: u16 = 2;
     pub(super) const DONE: u16 = 3;
-    /// The kernel fills at most this much with one answer to a dump.
+    /// The most bytes that the kernel puts into one answer to a dump.
     pub(super) const LONGEST: usize = 32 * 1024;
 }
 
 impl RawSocket {
-    /// The number of the socket's network namespace (`SO_NETNS_COOKIE`); `None` before Linux 5.14.
+    /// Returns the cookie of the socket's network namespace (`SO_NETNS_COOKIE`); `None` before Linux 5.14.
     pub(crate) fn namespace_cookie(&self) -> Option<u64> {
         let (mut cookie, mut size) = (0_u64, size_of::<u64>() as libc::socklen_t);
-        let (into, of) = ((&raw mut cookie).cast(), &raw mut size);
-        // SAFETY: both pointers are to values that live until the call returns, and `size` is that of the first.
-        let got = unsafe { libc::getsockopt(self.fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, into, of) };
+        let (value, length) = ((&raw mut cookie).cast(), &raw mut size);
+        // SAFETY: both pointers are valid for the call, and `size` is the size of the value.
+        let got =
+            unsafe { libc::getsockopt(self.fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, value, length) };
         (got == 0).then_some(cookie)
     }
 
-    /// Opens one in a namespace; no `protocol` is 0, which is rtnetlink.
+    /// Opens a socket in a namespace. `None` is protocol 0, which is rtnetlink.
     pub(crate) fn open(netns: &NetNs, protocol: Option<rustix::net::Protocol>) -> Result<Self, NetlinkError> {
         let open = || {
             let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
@@ -89,21 +90,21 @@ impl RawSocket {
         Ok(Self { fd, buffer: vec![0; abi::LONGEST] })
     }
 
-    /// Has notifications of a multicast group delivered here.
+    /// Subscribes to a multicast group.
     pub(crate) fn join(&self, group: u32) -> Result<(), NetlinkError> {
         let length = size_of::<u32>() as libc::socklen_t;
-        // SAFETY: the kernel reads `length` bytes of a number that lives across the call.
+        // SAFETY: the kernel reads `length` bytes of `group`, which is valid for the call.
         let status = unsafe {
             let (level, option) = (libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP);
             libc::setsockopt(self.fd.as_raw_fd(), level, option, (&raw const group).cast(), length)
         };
         match status {
             0 => Ok(()),
-            _ => Err(refused("listen to the kernel's notifications", io::Error::last_os_error())),
+            _ => Err(refused("subscribe to the kernel's notifications", io::Error::last_os_error())),
         }
     }
 
-    /// The messages of the next datagram; `None` where none is there. `ENOBUFS` says that some were lost.
+    /// Receives the messages of the next datagram; `None` if there is none. `ENOBUFS` means that some were lost.
     pub(crate) fn receive(&mut self, flags: RecvFlags) -> io::Result<Option<Messages<'_>>> {
         let length = loop {
             match recv(&self.fd, &mut self.buffer[..], flags) {
@@ -113,14 +114,14 @@ impl RawSocket {
                 Err(errno) => return Err(errno.into()),
             }
         };
-        // A longer one was cut off, and what it said is lost.
+        // A longer one was truncated.
         if length > self.buffer.len() {
             return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
         }
         Ok(Some(Messages { rest: &self.buffer[..length] }))
     }
 
-    /// Sends a dump request of a generic family and gives the payload of every answer to `read`.
+    /// Sends a dump request of a generic family and passes every answer to `read`.
     pub(crate) fn dump<R: NetlinkRequest>(
         &mut self,
         family: &Family,
@@ -134,7 +135,7 @@ impl RawSocket {
         message.extend_from_slice(&((abi::HEADER + payload.len()) as u32).to_ne_bytes());
         message.extend_from_slice(&family.id.to_ne_bytes());
         message.extend_from_slice(&flags.to_ne_bytes());
-        // Sequence number and port: the socket asks one thing at a time, and the kernel knows who asks.
+        // Sequence number and port are 0: the socket has one request at a time, and the kernel fills in the port.
         message.extend_from_slice(&[0; 8]);
         message.extend_from_slice(payload);
         send(&self.fd, &message, SendFlags::empty())?;
@@ -150,7 +151,7 @@ impl RawSocket {
     }
 }
 
-/// How a dump ended: both closing messages begin with 0 or a negative error number.
+/// Returns how a dump ended: both closing messages begin with 0 or a negative error number.
 fn outcome(payload: &[u8]) -> io::Result<()> {
     let code = payload.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
     if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-code)) }
@@ -189,7 +190,7 @@ impl<'a> Iterator for Messages<'a> {
         }
         let (message, rest) = self.rest.split_at(length);
         let kind = u16::from_ne_bytes([message[4], message[5]]);
-        // Each begins at a multiple of four bytes.
+        // Each message begins at a multiple of four bytes.
         self.rest = rest.get(length.next_multiple_of(4) - length..).unwrap_or_default();
         Some(Message { kind, payload: &message[abi::HEADER..] })
     }
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_is_taken_apart_and_a_broken_one_ends_it() {
+    fn a_datagram_is_split_into_messages_up_to_a_malformed_one() {
         let mut datagram = message(20, &[1, 2, 3]);
         datagram.push(0);
         datagram.extend(message(21, &[]));

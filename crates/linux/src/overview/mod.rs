@@ -1,12 +1,13 @@
-//! Reads how the devices of a namespace deliver, and watches who polls them: the facts a [verdict](crate::verdict) needs.
+//! The delivery settings of the devices of a namespace, and the contexts that poll them: the facts of a
+//! [verdict](crate::verdict).
 //!
-//! Reading needs no privilege except where the kernel asks for it; what could not be read says why.
+//! Most of it is readable without privilege. A value that cannot be read is an error of its own.
 
+mod measure;
 mod peer;
-mod watch;
 
-pub use peer::{Neighbour, Peer, neighbours};
-pub use watch::{Watch, Watched, own_device};
+pub use measure::{Measured, Measurement, own_device};
+pub use peer::{NetnsDevices, Peer, all_netns_devices};
 
 use std::collections::BTreeMap;
 
@@ -18,14 +19,14 @@ use crate::netlink::{Netlink, NetlinkError};
 use crate::netns::NetNs;
 use crate::verdict::DeviceFacts;
 
-/// Something that was read, or why it could not be.
+/// A value, or why it could not be read.
 pub type Known<T> = Result<T, String>;
 
-/// Every device of one namespace.
+/// The devices of one namespace.
 #[derive(Clone, Debug)]
 pub struct Overview {
     /// The namespace in words.
-    pub place: String,
+    pub netns: String,
     /// The inode number of the namespace.
     pub network_namespace: u64,
     /// The devices, by ifindex.
@@ -39,11 +40,12 @@ pub struct DeviceOverview {
     pub device: Device,
     /// Whether generic receive offload is on.
     pub gro: Known<bool>,
-    /// The other end, for a veth.
+    /// The other end of the pair; `None` if it is not a veth device.
     pub peer: Option<Known<Peer>>,
     /// Its NAPI instances, by ID.
     pub napis: Vec<NapiOverview>,
-    /// Other namespaces with a device of the same name, whose polls cannot be told from those of this one.
+    /// Other namespaces with a device of the same name. Tracepoints identify devices by name only, so the polls of these
+    /// devices are counted too.
     pub namesakes: Vec<String>,
 }
 
@@ -54,18 +56,18 @@ pub struct NapiOverview {
     pub napi: Napi,
     /// The receive queues it serves.
     pub rx_queues: Vec<u32>,
-    /// The CPUs its interrupt may go to; `None` when it has no interrupt.
+    /// The CPUs of its interrupt; `None` if it has no interrupt.
     pub irq_cpus: Option<Known<CpuList>>,
-    /// The CPUs its thread may run on; `None` when it is not threaded.
+    /// The CPUs of its thread; `None` if it is not threaded.
     pub thread_cpus: Option<Known<CpuList>>,
 }
 
 impl Overview {
-    /// Reads the devices of `netns`. The peers of its veth devices are looked for among `neighbours`.
+    /// Reads the devices of `netns`. The peers of its veth devices are searched in `others`.
     ///
     /// # Errors
-    /// When the kernel has no netlink interface for NAPI instances, or the namespace cannot be entered.
-    pub fn read(netns: &NetNs, neighbours: &[Neighbour]) -> Result<Self, NetlinkError> {
+    /// The kernel has no netlink interface for NAPI instances, or the namespace cannot be entered.
+    pub fn read(netns: &NetNs, others: &[NetnsDevices]) -> Result<Self, NetlinkError> {
         let mut netlink = Netlink::open(netns)?;
         let all = devices(&mut netlink)?;
         let mut instances = BTreeMap::<u32, Vec<Napi>>::new();
@@ -78,40 +80,40 @@ impl Overview {
             let napis = instances.remove(&device.ifindex).unwrap_or_default();
             found.push(DeviceOverview {
                 gro: is_on(&mut netlink, &device.name, &[RX_GRO]),
-                peer: device.is_veth().then(|| peer::find(&mut netlink, netns, device, &all, neighbours)),
+                peer: device.is_veth().then(|| peer::find(&mut netlink, netns, device, &all, others)),
                 napis: read_napis(&mut netlink, device, napis),
-                namesakes: peer::namesakes(here, &device.name, neighbours),
+                namesakes: peer::namesakes(here, &device.name, others),
                 device: device.clone(),
             });
         }
-        Ok(Self { place: netns.description().to_owned(), network_namespace: here, devices: found })
+        Ok(Self { netns: netns.description().to_owned(), network_namespace: here, devices: found })
     }
 
-    /// The device called `name`.
+    /// Returns the device called `name`.
     ///
     /// # Errors
-    /// When there is none; the message lists those there are.
+    /// There is none; the message lists the existing ones.
     pub fn device(&self, name: &str) -> Result<&DeviceOverview, DeviceError> {
         let known = || self.devices.iter().map(|one| one.device.name.as_str()).collect::<Vec<_>>().join(", ");
         self.devices.iter().find(|one| one.device.name == name).ok_or_else(|| DeviceError::Unknown {
             name: name.to_owned(),
-            place: self.place.clone(),
+            netns: self.netns.clone(),
             known: known(),
         })
     }
 
-    /// The devices that have NAPI instances.
+    /// Returns the devices that have NAPI instances.
     pub fn with_napi(&self) -> impl Iterator<Item = &DeviceOverview> {
         self.devices.iter().filter(|one| !one.napis.is_empty())
     }
 }
 
 impl DeviceOverview {
-    /// The part of it that a verdict depends on; `network_namespace` is the inode number of its namespace.
+    /// Returns the facts that a verdict depends on. `network_namespace` is the inode number of its namespace.
     #[must_use]
     pub fn facts(&self, network_namespace: u64) -> DeviceFacts {
         let tso_peer = match &self.peer {
-            Some(Ok(Peer { name, place, tso: Ok(true) })) => Some((name.clone(), place.clone())),
+            Some(Ok(Peer { name, netns, tso: Ok(true) })) => Some((name.clone(), netns.clone())),
             _ => None,
         };
         DeviceFacts {
@@ -125,7 +127,7 @@ impl DeviceOverview {
         }
     }
 
-    /// The threads that poll it.
+    /// Returns the thread IDs of its NAPI threads.
     #[must_use]
     pub fn kthreads(&self) -> Vec<u32> {
         self.napis.iter().filter_map(|one| one.napi.thread).collect()
@@ -136,7 +138,7 @@ fn read_napis(netlink: &mut Netlink, device: &Device, napis: Vec<Napi>) -> Vec<N
     if napis.is_empty() {
         return Vec::new();
     }
-    // Which queue an instance serves is a detail: without it, the instances are still worth showing.
+    // The instances are worth showing even without their queues.
     let queues = rx_queues(netlink, device.ifindex).unwrap_or_default();
     let cpus = |result: Result<CpuList, crate::cpu::CpuError>| result.map_err(|error| error.to_string());
     napis
@@ -150,7 +152,7 @@ fn read_napis(netlink: &mut Netlink, device: &Device, napis: Vec<Napi>) -> Vec<N
         .collect()
 }
 
-/// Whether any of these features is active on the device.
+/// Returns whether any of these features is active on the device.
 fn is_on(netlink: &mut Netlink, device: &str, names: &[&str]) -> Known<bool> {
     let active = features(netlink, device).map_err(|error| error.to_string())?;
     Ok(names.iter().any(|name| active.get(*name) == Some(&true)))

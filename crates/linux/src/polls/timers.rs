@@ -1,4 +1,4 @@
-//! Counts how often the deferral timers of NAPI instances fired.
+//! Expiries of the deferral timers of NAPI instances.
 
 use crate::counters::{CountError, Sum, Target};
 use crate::cpu::CpuList;
@@ -7,11 +7,11 @@ use crate::tracefs::Tracefs;
 const KALLSYMS: &str = "/proc/kallsyms";
 const HANDLER: &str = "napi_watchdog";
 
-/// Counts expiries of the per-NAPI timer that gro-flush-timeout and irq-suspend-timeout arm, on all CPUs.
+/// A counter of expiries of the per-NAPI timer that gro-flush-timeout and irq-suspend-timeout arm, on all CPUs.
 ///
-/// More than none of them proves that deferral is active somewhere: without defer-hard-irqs (and without packets that GRO
-/// holds back) the timer is never armed. It does not say on which device: the event names only the handler, so the count
-/// is the machine's. On `suspendX`, expiries under load mean that suspension is *not* holding (the safety timer fires).
+/// At least one expiry proves that deferral is active on some device: without defer-hard-irqs (and without packets that GRO
+/// holds back) the timer is never armed. The device is unknown, because the event has only the handler. On `suspendX`,
+/// expiries under load mean that suspension does *not* work (the safety timer fires).
 #[derive(Debug)]
 pub struct TimerCounter(Sum);
 
@@ -19,8 +19,8 @@ impl TimerCounter {
     /// Starts counting.
     ///
     /// # Errors
-    /// [`CountError::Unsupported`] when the kernel hides the handler's address (`kernel.kptr_restrict`, or a caller
-    /// without CAP_SYSLOG); otherwise as for any tracepoint.
+    /// [`CountError::Unsupported`] if the kernel hides the handler's address (`kernel.kptr_restrict`, or a caller
+    /// without CAP_SYSLOG); otherwise those of any tracepoint.
     pub fn open() -> Result<Self, CountError> {
         let tracefs = Tracefs::open()?;
         let cpus = CpuList::online()?;
@@ -28,7 +28,7 @@ impl TimerCounter {
         Sum::tracepoint(&tracefs, ("timer", "hrtimer_expire_entry"), Target::Cpus(&cpus), Some(&filter)).map(Self)
     }
 
-    /// Expiries since the counter was opened.
+    /// Reads the expiries since the counter was opened.
     ///
     /// # Errors
     /// [`CountError::Read`].

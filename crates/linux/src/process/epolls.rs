@@ -1,4 +1,4 @@
-//! The epoll instances of a process: their busy poll parameters, and the NAPI instances their sockets receive from.
+//! The epoll instances of a process: their busy poll parameters and the NAPI instances of their sockets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -14,16 +14,16 @@ use super::{ProcessError, ProcessView, SocketState, SocketView, Target, explain_
 /// The busy poll parameters in force on an epoll instance (`EPIOCGPARAMS`, ioctl_eventpoll(2)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EpollParams {
-    /// These.
+    /// These parameters.
     Set(EpollBusyPoll),
-    /// None were ever set (all of them are 0): `net.core.busy_poll` decides.
+    /// None were set (all are 0): `net.core.busy_poll` applies.
     Unset,
-    /// The kernel has no parameters per epoll instance (before Linux 6.9): `net.core.busy_poll` decides.
+    /// The kernel has no parameters per epoll instance (before Linux 6.9): `net.core.busy_poll` applies.
     Unsupported,
 }
 
 impl EpollParams {
-    /// The parameters, if any were set.
+    /// Returns the parameters, if any were set.
     #[must_use]
     pub fn get(self) -> Option<EpollBusyPoll> {
         match self {
@@ -42,20 +42,21 @@ pub struct EpollView {
     pub params: EpollParams,
     /// How many descriptors it watches, of any kind.
     pub watched: usize,
-    /// The NAPI instances the watched sockets received their last packet from, each with the number of sockets. Linux
-    /// busy polls *one* instance per epoll instance: that of the socket that was ready last. More than one here means
-    /// that the others are left to interrupts.
+    /// The NAPI instances that the watched sockets received their last packets from, each with the number of sockets. Linux
+    /// busy polls *one* instance per epoll instance: that of the socket that was ready last. If there are several, the others
+    /// are served by interrupts.
     pub napi_ids: BTreeMap<u32, usize>,
-    /// Watched sockets that are connected or take datagrams and have no NAPI ID: nothing received yet, or through no NAPI.
+    /// Watched sockets that are connected or accept datagrams and have no NAPI ID: they received nothing yet, or through no
+    /// NAPI instance.
     pub without_napi: usize,
-    /// Watched TCP sockets that listen.
+    /// Watched listening TCP sockets.
     pub listeners: usize,
-    /// Other descriptors of the *same* instance, as (process, descriptor). Found by [`super::inspect_tree`] only, and
-    /// within the tree only.
+    /// Other descriptors of the *same* instance, as (process, descriptor). Only [`super::inspect_tree`] fills this in, for
+    /// processes of the tree.
     pub shared_with: Vec<(u32, i32)>,
 }
 
-/// The epoll instances among `fds`, with a duplicate of each.
+/// Returns the epoll instances among `fds`, with a duplicate of each.
 pub(super) fn view(
     target: &Target,
     fds: &BTreeMap<i32, FDTarget>,
@@ -69,7 +70,7 @@ pub(super) fn view(
         }
         let Some(watched) = watched(target.pid, fd)? else { continue };
         let Some(duplicate) = target.duplicate(fd)? else { continue };
-        // The number may have been used again since the descriptors were listed.
+        // The descriptor may have been reused since the list was read.
         let Some(params) = params(target, &duplicate)? else { continue };
         let mut view = EpollView {
             fd,
@@ -93,8 +94,8 @@ pub(super) fn view(
     Ok((views, duplicates))
 }
 
-/// The inodes of what epoll instance `fd` watches, or `None` when it was closed meanwhile. The numbers of the descriptors
-/// in `fdinfo` are not used: they are those at the time of EPOLL_CTL_ADD, and may mean something else by now.
+/// Returns the inodes of the files that epoll instance `fd` watches, or `None` if it was closed meanwhile. The descriptor
+/// numbers in `fdinfo` are not used: they are those at the time of EPOLL_CTL_ADD, and may have been reused.
 fn watched(pid: u32, fd: i32) -> Result<Option<Vec<u64>>, ProcessError> {
     match std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")) {
         Ok(text) => Ok(Some(text.lines().filter_map(watched_inode).collect())),
@@ -110,7 +111,7 @@ fn watched_inode(line: &str) -> Option<u64> {
     u64::from_str_radix(inode, 16).ok()
 }
 
-/// The parameters of an epoll instance; `None` when the descriptor is one of something else.
+/// Returns the parameters of an epoll instance; `None` if the descriptor is not one.
 fn params(target: &Target, epoll: &OwnedFd) -> Result<Option<EpollParams>, ProcessError> {
     match epoll::get(epoll.as_fd()) {
         Ok(EpollBusyPoll { usecs: 0, budget: 0, prefer: false }) => Ok(Some(EpollParams::Unset)),
@@ -125,8 +126,8 @@ fn params(target: &Target, epoll: &OwnedFd) -> Result<Option<EpollParams>, Proce
 pub(super) fn find_shared(views: &mut [ProcessView], instances: &[Vec<OwnedFd>]) -> Result<(), ProcessError> {
     let all: Vec<(usize, usize)> =
         instances.iter().enumerate().flat_map(|(p, fds)| (0..fds.len()).map(move |e| (p, e))).collect();
-    for (place, &(p, e)) in all.iter().enumerate() {
-        for &(q, f) in &all[place + 1..] {
+    for (index, &(p, e)) in all.iter().enumerate() {
+        for &(q, f) in &all[index + 1..] {
             if same_file(&instances[p][e], &instances[q][f])? {
                 let (one, other) = ((views[p].pid, views[p].epolls[e].fd), (views[q].pid, views[q].epolls[f].fd));
                 views[p].epolls[e].shared_with.push(other);
@@ -137,11 +138,11 @@ pub(super) fn find_shared(views: &mut [ProcessView], instances: &[Vec<OwnedFd>])
     Ok(())
 }
 
-/// Whether two of our descriptors are the same open file (`kcmp(2)`, KCMP_FILE).
+/// Returns whether two descriptors of this process refer to the same open file (`kcmp(2)`, KCMP_FILE).
 fn same_file(one: &OwnedFd, other: &OwnedFd) -> Result<bool, ProcessError> {
     const KCMP_FILE: libc::c_int = 0;
     let me = std::process::id();
-    // SAFETY: the call takes five integers and touches no memory of ours.
+    // SAFETY: the call takes five integers and accesses no memory of this process.
     let order = unsafe { libc::syscall(libc::SYS_kcmp, me, me, KCMP_FILE, one.as_raw_fd(), other.as_raw_fd()) };
     match order {
         0 => Ok(true),

@@ -1,11 +1,11 @@
-//! Looks into a running process: its threads and children, its sockets, its epoll instances and what they receive from.
+//! Inspection of a running process: its threads and children, its sockets, its epoll instances and their NAPI instances.
 //!
-//! Everything is read from `/proc/<pid>`, so a process in any network namespace can be looked at. Two things `/proc` does
-//! not tell, the busy poll parameters of an epoll instance and the NAPI ID of a socket, are asked on a duplicate of the
-//! process's descriptor made with `pidfd_getfd(2)` (Linux 5.6) and closed at once. The process is not stopped and none of
-//! its settings are changed, but by [`EpollChanges`]. (While a duplicate exists, for some microseconds, a `close` in the process does not yet
-//! release the socket; and the kernel stamps a duplicated socket with the net_cls cgroup of the caller, where that old
-//! controller is in use.)
+//! Most of it is read from `/proc/<pid>`, so a process in any network namespace can be inspected. `/proc` has neither the busy
+//! poll parameters of an epoll instance nor the NAPI ID of a socket: these are read from a duplicate of the process's
+//! descriptor, made with `pidfd_getfd(2)` (Linux 5.6) and closed at once. The process is not stopped, and only
+//! [`EpollChanges`] changes its settings. (While a duplicate exists, for some microseconds, a `close` in the process does not
+//! yet release the socket; and where the old net_cls controller is in use, the kernel assigns a duplicated socket to the
+//! caller's cgroup.)
 
 mod epolls;
 mod parameters;
@@ -20,42 +20,42 @@ pub use tree::{descendants, start_time, threads, tree_threads};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout};
 use procfs::ProcError;
 use procfs::process::{FDTarget, Process};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
-/// Why a process could not be looked into.
+/// Why a process could not be inspected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
     /// There is no such process, or it exited meanwhile.
     #[error("no process {0}; it may have exited")]
     NoProcess(u32),
-    /// The number is that of a thread.
+    /// The ID is that of a thread.
     #[error("{tid} is a thread of process {pid}; give the process")]
     IsThread {
-        /// The number given.
+        /// The ID of the thread.
         tid: u32,
         /// The process it belongs to.
         pid: u32,
     },
-    /// The caller may not look.
-    #[error("looking at {what} of process {pid} is not permitted; run as root, or with CAP_SYS_PTRACE")]
+    /// The caller lacks the privilege.
+    #[error("reading {what} of process {pid} is not permitted; run as root, or with CAP_SYS_PTRACE")]
     NoPermission {
         /// The process.
         pid: u32,
-        /// At what.
+        /// What was read.
         what: &'static str,
     },
-    /// The kernel cannot duplicate another process's descriptors.
-    #[error("this kernel has no pidfd_getfd (Linux 5.6), without which a process's sockets cannot be looked at")]
+    /// The kernel cannot duplicate the descriptors of another process.
+    #[error("this kernel has no pidfd_getfd (Linux 5.6), without which the sockets of a process cannot be read")]
     NoPidfd,
-    /// Something could not be read.
+    /// A value could not be read.
     #[error("cannot read {what} of process {pid}: {reason}")]
     Read {
         /// The process.
@@ -70,16 +70,16 @@ pub enum ProcessError {
 /// A thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadView {
-    /// Its number.
+    /// Its ID.
     pub tid: u32,
     /// Its name, up to 15 bytes.
     pub comm: String,
 }
 
-/// One process at one moment. Its parts are read one after the other while it runs on.
+/// One process. Its parts are read one after the other while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessView {
-    /// Its number.
+    /// Its ID.
     pub pid: u32,
     /// The process that created it (or adopted it).
     pub parent: u32,
@@ -87,9 +87,9 @@ pub struct ProcessView {
     pub comm: String,
     /// The inode number of its network namespace: equal for two processes in the same one.
     pub network_namespace: u64,
-    /// Its threads, by number.
+    /// Its threads, by ID.
     pub threads: Vec<ThreadView>,
-    /// Its children, by number.
+    /// Its children, by ID.
     pub children: Vec<u32>,
     /// Its TCP and UDP sockets, by descriptor.
     pub sockets: Vec<SocketView>,
@@ -98,12 +98,12 @@ pub struct ProcessView {
 }
 
 impl ProcessView {
-    /// Sockets that take new peers: TCP sockets that listen, UDP sockets that are bound and not connected.
+    /// Returns the sockets that accept new peers: listening TCP sockets, and UDP sockets that are bound and not connected.
     pub fn listeners(&self) -> impl Iterator<Item = &SocketView> {
         self.sockets.iter().filter(|s| s.state == SocketState::Listening)
     }
 
-    /// The addresses of [`ProcessView::listeners`], each once.
+    /// Returns the addresses of [`ProcessView::listeners`], each once.
     #[must_use]
     pub fn listening_addresses(&self) -> Vec<SocketAddr> {
         let mut all: Vec<_> = self.listeners().map(|s| s.local).collect();
@@ -112,7 +112,7 @@ impl ProcessView {
         all
     }
 
-    /// The NAPI IDs its connected sockets received from last, each with the number of sockets.
+    /// Returns the NAPI IDs that its sockets received their last packets from, each with the number of sockets.
     #[must_use]
     pub fn napi_ids(&self) -> BTreeMap<u32, usize> {
         let mut all = BTreeMap::new();
@@ -123,20 +123,20 @@ impl ProcessView {
     }
 }
 
-/// Looks into process `pid`.
+/// Inspects process `pid`.
 ///
 /// # Errors
-/// [`ProcessError`]; what comes and goes *within* the process while it is looked at is no error.
+/// [`ProcessError`]. Threads, sockets and epoll instances that come and go meanwhile are no error.
 pub fn inspect(pid: u32) -> Result<ProcessView, ProcessError> {
     let parents = tree::parents()?;
     Target::open(pid)?.view(&parents).map(|(view, _)| view)
 }
 
-/// Looks into process `pid` and all its descendants, itself first. Descendants that exit meanwhile are left out. Epoll
-/// instances that several descriptors share (after a fork, or `dup`) are found: see [`EpollView::shared_with`].
+/// Inspects process `pid` and all its descendants, itself first. Descendants that exit meanwhile are omitted. Epoll instances
+/// with several descriptors (after a fork, or `dup`) are detected: see [`EpollView::shared_with`].
 ///
 /// # Errors
-/// As [`inspect`], for any of the processes.
+/// Those of [`inspect`], for any of the processes.
 pub fn inspect_tree(pid: u32) -> Result<Vec<ProcessView>, ProcessError> {
     let parents = tree::parents()?;
     let mut views = Vec::new();
@@ -147,7 +147,7 @@ pub fn inspect_tree(pid: u32) -> Result<Vec<ProcessView>, ProcessError> {
                 views.push(view);
                 instances.push(fds);
             }
-            Err(ProcessError::NoProcess(gone)) if gone != pid => {}
+            Err(ProcessError::NoProcess(ended)) if ended != pid => {}
             Err(e) => return Err(e),
         }
     }
@@ -155,7 +155,7 @@ pub fn inspect_tree(pid: u32) -> Result<Vec<ProcessView>, ProcessError> {
     Ok(views)
 }
 
-/// A process held by a pidfd, so that its number cannot come to mean another one unnoticed.
+/// A process with its pidfd, so that a reuse of its ID is noticed.
 struct Target {
     pid: u32,
     pidfd: OwnedFd,
@@ -164,30 +164,30 @@ struct Target {
 
 impl Target {
     fn open(pid: u32) -> Result<Self, ProcessError> {
-        let gone = ProcessError::NoProcess(pid);
-        let Ok(raw) = i32::try_from(pid) else { return Err(gone) };
-        let Some(number) = Pid::from_raw(raw) else { return Err(gone) };
+        let no_process = ProcessError::NoProcess(pid);
+        let Ok(raw) = i32::try_from(pid) else { return Err(no_process) };
+        let Some(number) = Pid::from_raw(raw) else { return Err(no_process) };
         let proc = Process::new(raw).map_err(|e| explain(pid, "the directory in /proc", e))?;
         let leader = proc.status().map_err(|e| explain(pid, "the status", e))?.tgid as u32;
-        // A process that is just being taken away belongs to nobody.
+        // The kernel reports 0 for a process that is being reaped.
         if leader == 0 {
-            return Err(gone);
+            return Err(no_process);
         }
         if leader != pid {
             return Err(ProcessError::IsThread { tid: pid, pid: leader });
         }
         let pidfd = rustix::process::pidfd_open(number, PidfdFlags::empty()).map_err(|errno| match errno {
-            Errno::SRCH => gone,
+            Errno::SRCH => no_process,
             Errno::NOSYS => ProcessError::NoPidfd,
             other => ProcessError::Read { pid, what: "the pidfd", reason: other.to_string() },
         })?;
         Ok(Self { pid, pidfd, proc })
     }
 
-    /// The view, and the duplicates of its epoll instances in the same order as [`ProcessView::epolls`].
+    /// Returns the view, and the duplicates of its epoll instances in the order of [`ProcessView::epolls`].
     fn view(&self, parents: &BTreeMap<u32, u32>) -> Result<(ProcessView, Vec<OwnedFd>), ProcessError> {
         match self.try_view(parents) {
-            // Whatever failed or was read once the process was gone says nothing about it.
+            // Results obtained after the process exited are meaningless.
             _ if self.exited() => Err(ProcessError::NoProcess(self.pid)),
             other => other,
         }
@@ -195,7 +195,7 @@ impl Target {
 
     fn try_view(&self, parents: &BTreeMap<u32, u32>) -> Result<(ProcessView, Vec<OwnedFd>), ProcessError> {
         let stat = self.proc.stat().map_err(|e| explain(self.pid, "the status", e))?;
-        // Not through the procfs crate, which takes a process that is just exiting for a bug of its own.
+        // Not through the procfs crate, which reports a process that is just exiting as an internal error.
         let network = std::fs::metadata(format!("/proc/{}/ns/net", self.pid))
             .map_err(|e| explain_io(self.pid, "the network namespace", &e))?;
         let fds = self.descriptors()?;
@@ -216,11 +216,11 @@ impl Target {
 
     fn descriptors(&self) -> Result<BTreeMap<i32, FDTarget>, ProcessError> {
         let fds = self.proc.fd().map_err(|e| explain(self.pid, "the descriptors", e))?;
-        // One that cannot be read was closed since the directory was.
+        // A descriptor that cannot be read was closed since the directory was read.
         Ok(fds.filter_map(|fd| fd.ok().map(|fd| (fd.fd, fd.target))).collect())
     }
 
-    /// A duplicate of the process's descriptor `fd`, or `None` when it was closed meanwhile.
+    /// Duplicates the process's descriptor `fd`; `None` if it was closed meanwhile.
     fn duplicate(&self, fd: i32) -> Result<Option<OwnedFd>, ProcessError> {
         match rustix::process::pidfd_getfd(&self.pidfd, fd, PidfdGetfdFlags::empty()) {
             Ok(duplicate) => Ok(Some(duplicate)),
@@ -235,8 +235,8 @@ impl Target {
     }
 
     fn exited(&self) -> bool {
-        let mut fds = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
-        nix::poll::poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     fn unreadable(&self, what: &'static str, reason: &str) -> ProcessError {

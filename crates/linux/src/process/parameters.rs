@@ -1,7 +1,7 @@
-//! Changes the busy poll parameters of other processes' epoll instances while they run, and puts them back.
+//! Changes to the busy poll parameters of epoll instances of running processes, and their restoration.
 //!
-//! The parameters belong to the open file, and so does the call that sets them (`ioctl_eventpoll(2)`): what is set on a
-//! duplicate of a descriptor holds for the process that waits.
+//! The parameters belong to the open file (`ioctl_eventpoll(2)`), so setting them on a duplicate of the descriptor changes them
+//! for the process that waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,37 +14,35 @@ use procfs::process::FDTarget;
 use super::{ProcessError, Target, start_time};
 use crate::epoll::{self, EpollError};
 
-/// What stands for "none": an instance that was never told has all of them 0.
+/// The parameters of a new instance, which mean "none".
 const NONE: EpollBusyPoll = EpollBusyPoll { usecs: 0, budget: 0, prefer: false };
 
 /// One epoll instance whose parameters were changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ChangedEpoll {
-    /// Its process ...
+    /// The process.
     pid: u32,
-    /// ... and when that started ([`start_time`]): numbers are used again.
+    /// The start time of the process ([`start_time`]), because IDs are reused.
     started: u64,
-    /// A descriptor of it there.
+    /// A descriptor of the instance in the process.
     fd: i32,
 }
 
-/// Parameters that are in force and will be put back by [`EpollChanges::restore`], or when this value goes.
+/// Changed parameters, which [`EpollChanges::restore`] or dropping this value restores.
 #[derive(Debug, Default)]
 pub struct EpollChanges {
-    /// What was there before.
+    /// The parameters before the change.
     before: BTreeMap<ChangedEpoll, EpollBusyPoll>,
-    /// What is there now; `None` if nothing was set yet.
+    /// The parameters that were set; `None` before the first call of [`Self::set`].
     after: Option<EpollBusyPoll>,
 }
 
 impl EpollChanges {
-    /// Gives every epoll instance of these processes the parameters, or none. Those that were made since the last call get
-    /// them as well, so this is called again from time to time. Processes that have gone are passed over.
-    ///
-    /// How many instances there are.
+    /// Sets or clears the parameters of every epoll instance of these processes, and returns the number of instances. Call it
+    /// repeatedly to include instances that were made since the last call. Processes that have exited are skipped.
     ///
     /// # Errors
-    /// [`ProcessError`]; what was changed until then is put back by [`Self::restore`].
+    /// [`ProcessError`]. [`Self::restore`] restores what was changed until then.
     pub fn set(&mut self, pids: &[u32], wanted: Option<EpollBusyPoll>) -> Result<usize, ProcessError> {
         let wanted = wanted.unwrap_or(NONE);
         self.after = Some(wanted);
@@ -70,7 +68,7 @@ impl EpollChanges {
                 |error: EpollError| target.unreadable("the parameters of an epoll instance", &error.to_string());
             let now = match epoll::get(duplicate.as_fd()) {
                 Ok(now) => now,
-                // The number was used again since the descriptors were listed.
+                // The descriptor was reused since the list was read.
                 Err(EpollError::NotEpoll(_)) => continue,
                 Err(error) => return Err(refused(error)),
             };
@@ -83,7 +81,7 @@ impl EpollChanges {
         Ok(count)
     }
 
-    /// The changed instances, and what leads back: for whoever puts them back if this process cannot.
+    /// Returns how to restore each changed instance, for another process that restores them if this one cannot.
     pub fn notes(&self) -> BTreeSet<EpollNote> {
         let Some(after) = self.after else { return BTreeSet::new() };
         self.before
@@ -92,15 +90,16 @@ impl EpollChanges {
             .collect()
     }
 
-    /// Puts back what is still as it was set here; what has gone, or what somebody else set since, is left alone.
+    /// Restores the parameters that still have the value set here. Instances that do not exist any more or were changed since
+    /// are skipped.
     ///
     /// # Errors
-    /// The first that could not be put back; the others are.
+    /// The first failure; the other instances are restored nevertheless.
     pub fn restore(mut self) -> Result<(), ProcessError> {
         self.put_back()
     }
 
-    /// Leaves the parameters in force.
+    /// Leaves the parameters as they are.
     pub fn keep(mut self) {
         self.before.clear();
     }
@@ -116,12 +115,12 @@ impl EpollChanges {
 impl Drop for EpollChanges {
     fn drop(&mut self) {
         if let Err(error) = self.put_back() {
-            eprintln!("abey: the parameters of an epoll instance could not be put back: {error}");
+            eprintln!("abey: the parameters of an epoll instance could not be restored: {error}");
         }
     }
 }
 
-/// How one epoll instance is put back, as a line of text: `PID:START:FD:0,0,0:0,64,1`, what was before and what was set.
+/// How to restore one epoll instance, as a line of text: `PID:START:FD:0,0,0:0,64,1`, with the parameters before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EpollNote {
     epoll: ChangedEpoll,
@@ -130,10 +129,10 @@ pub struct EpollNote {
 }
 
 impl EpollNote {
-    /// Puts it back, if it is there and still has what was set.
+    /// Restores the parameters, if the instance exists and still has the parameters that were set.
     ///
     /// # Errors
-    /// The process may not be looked into, or the kernel refuses.
+    /// The caller lacks the privilege, or the kernel refuses.
     pub fn put_back(&self) -> Result<(), ProcessError> {
         let ChangedEpoll { pid, started, fd } = self.epoll;
         if start_time(pid) != Some(started) {
@@ -209,16 +208,16 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn parameters_of_a_process_are_changed_put_back_and_left_to_others() {
+    fn parameters_of_a_process_are_changed_and_restored_unless_changed_since() {
         if !epoll::supported().expect("the probe runs") {
             eprintln!("skipped: this kernel has no EPIOCSPARAMS");
             return;
         }
-        // Other tests of this process make instances of their own meanwhile: only these two are looked at.
+        // Other tests of this process make instances concurrently: only these two are read.
         let made = || Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("an epoll instance");
         let (plain, own) = (made(), made());
-        let theirs = EpollBusyPoll { usecs: 7, budget: 9, prefer: false };
-        epoll::set(own.0.as_fd(), &theirs).expect("set");
+        let before = EpollBusyPoll { usecs: 7, budget: 9, prefer: false };
+        epoll::set(own.0.as_fd(), &before).expect("set");
         let of = |epoll: &Epoll| epoll::get(epoll.0.as_fd()).expect("get");
         let me = std::process::id();
         let started = start_time(me).expect("running");
@@ -228,15 +227,15 @@ mod tests {
             before: words(before),
             after: words(suspend),
         };
-        let notes = [note(&plain, NONE), note(&own, theirs)];
+        let notes = [note(&plain, NONE), note(&own, before)];
         let read: Vec<EpollNote> = notes.iter().map(|note| note.to_string().parse().expect("a note")).collect();
         assert_eq!(read, notes);
         put(&plain.0, suspend).expect("set");
         put(&own.0, EpollBusyPoll { usecs: 8, ..suspend }).expect("set");
-        notes.iter().for_each(|note| note.put_back().expect("put back"));
-        assert_eq!((of(&plain), of(&own).usecs), (NONE, 8), "what somebody else set since stays");
-        let gone = EpollNote { epoll: ChangedEpoll { started: started + 1, ..notes[0].epoll }, ..notes[0] };
-        gone.put_back().expect("a process that has gone took it along");
+        notes.iter().for_each(|note| note.put_back().expect("restored"));
+        assert_eq!((of(&plain), of(&own).usecs), (NONE, 8), "a later change stays");
+        let exited = EpollNote { epoll: ChangedEpoll { started: started + 1, ..notes[0].epoll }, ..notes[0] };
+        exited.put_back().expect("an exited process has no instance");
         for wrong in ["", "1:2:3", "1:2:3:0,0,0:x", "a:2:3:0,0,0:0,0,0"] {
             assert!(wrong.parse::<EpollNote>().is_err(), "{wrong}");
         }

@@ -1,7 +1,7 @@
 //! The TCP and UDP sockets of a process.
 //!
-//! Asked of the sockets themselves rather than looked up in `/proc/net/tcp`: that works in whatever network namespace a
-//! socket was opened, and does not walk every connection of the machine.
+//! Each socket is queried through a duplicate rather than searched in `/proc/net/tcp`: that works in any network namespace, and
+//! does not read every connection of the machine.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,14 +23,14 @@ pub enum Protocol {
     Udp,
 }
 
-/// What a socket is doing.
+/// The state of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SocketState {
-    /// TCP: listens. UDP: bound, takes datagrams from anybody.
+    /// TCP: listening. UDP: bound, and accepts datagrams from any peer.
     Listening,
-    /// Has a peer.
+    /// It has a peer.
     Connected,
-    /// Neither yet, or no longer.
+    /// Neither, yet or any more.
     Other,
 }
 
@@ -39,31 +39,30 @@ pub enum SocketState {
 pub struct SocketView {
     /// The descriptor in the process.
     pub fd: i32,
-    /// The socket's number: equal for descriptors of the same socket, in any process.
+    /// The inode number: equal for descriptors of the same socket, in any process.
     pub inode: u64,
     /// Its protocol.
     pub protocol: Protocol,
-    /// What it is doing.
+    /// Its state.
     pub state: SocketState,
     /// Its own address.
     pub local: SocketAddr,
-    /// Its peer's, if it has one.
+    /// The address of its peer, if it has one.
     pub remote: Option<SocketAddr>,
-    /// The NAPI instance its last packet came from (`SO_INCOMING_NAPI_ID`, socket(7)); `None` when it has received
-    /// nothing yet or its packets come through no NAPI (loopback, or veth without GRO).
+    /// The NAPI instance of its last packet (`SO_INCOMING_NAPI_ID`, socket(7)); `None` if it has received nothing yet, or
+    /// through no NAPI instance (loopback, or veth without GRO).
     pub napi_id: Option<u32>,
 }
 
-/// The TCP and UDP sockets among the descriptors `fds`.
+/// Returns the TCP and UDP sockets among the descriptors `fds`.
 pub(super) fn view(target: &Target, fds: &BTreeMap<i32, FDTarget>) -> Result<Vec<SocketView>, ProcessError> {
     let mut sockets = Vec::new();
     for (&fd, kind) in fds {
         let FDTarget::Socket(inode) = *kind else { continue };
         let Some(duplicate) = target.duplicate(fd)? else { continue };
-        match ask(fd, inode, &duplicate) {
+        match query(fd, inode, &duplicate) {
             Ok(socket) => sockets.extend(socket),
-            // The number came to mean another descriptor since the list was read; one that only names a file (O_PATH)
-            // answers EBADF.
+            // The descriptor was reused since the list was read. One opened with O_PATH returns EBADF.
             Err(Errno::NOTSOCK | Errno::BADF) => {}
             Err(errno) => return Err(target.unreadable("a socket", &errno.to_string())),
         }
@@ -71,8 +70,8 @@ pub(super) fn view(target: &Target, fds: &BTreeMap<i32, FDTarget>) -> Result<Vec
     Ok(sockets)
 }
 
-/// What socket `fd` says of itself, or `None` when it is neither TCP nor UDP over IP.
-fn ask(fd: i32, inode: u64, socket: &OwnedFd) -> Result<Option<SocketView>, Errno> {
+/// Returns the state of socket `fd`, or `None` if it is neither TCP nor UDP over IP.
+fn query(fd: i32, inode: u64, socket: &OwnedFd) -> Result<Option<SocketView>, Errno> {
     let family = sockopt::socket_domain(socket)?;
     if family != AddressFamily::INET && family != AddressFamily::INET6 {
         return Ok(None);
@@ -102,13 +101,13 @@ fn ask(fd: i32, inode: u64, socket: &OwnedFd) -> Result<Option<SocketView>, Errn
     Ok(Some(SocketView { fd, inode, protocol, state, local, remote, napi_id: napi_id(socket)? }))
 }
 
-/// Not in the libc crate for every target: `SO_INCOMING_NAPI_ID` of `asm-generic/socket.h`.
+/// `SO_INCOMING_NAPI_ID` of `asm-generic/socket.h`, which the libc crate lacks for some targets.
 const SO_INCOMING_NAPI_ID: libc::c_int = 56;
 
 fn napi_id(socket: &OwnedFd) -> Result<Option<u32>, Errno> {
     let mut id: u32 = 0;
     let mut length = size_of::<u32>() as libc::socklen_t;
-    // SAFETY: `id` and `length` are valid for writes of their sizes during the call, and `socket` is an open descriptor.
+    // SAFETY: `id` and `length` are valid for writes of their sizes, and `socket` is open.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

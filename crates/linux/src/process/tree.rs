@@ -1,30 +1,30 @@
-//! Which processes descend from which, and their threads.
+//! Process trees and their threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ProcessError, ThreadView, explain, explain_io};
 
-/// All descendants of process `pid`, without itself, by number. A process whose parent exited is no descendant any more
+/// Lists the descendants of process `pid`, without itself, by ID. A process whose parent exited is no descendant any more
 /// (a daemon that forked into the background).
 ///
 /// # Errors
-/// When `/proc` cannot be read. A process that does not exist has no descendants.
+/// `/proc` cannot be read. A process that does not exist has no descendants.
 pub fn descendants(pid: u32) -> Result<Vec<u32>, ProcessError> {
     Ok(below(pid, &parents()?))
 }
 
-/// When process `pid` started, in clock ticks since boot: with its number it names a process for as long as the machine
-/// is up, since numbers are used again. `None` when it is gone, or has ended and only waits for its parent to look.
+/// Returns the start time of process `pid`, in clock ticks since boot. Process IDs are reused; ID and start time together
+/// identify a process until the machine restarts. `None` if it does not exist or is a zombie.
 #[must_use]
 pub fn start_time(pid: u32) -> Option<u64> {
     let stat = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
     (stat.state != 'Z').then_some(stat.starttime)
 }
 
-/// The threads of process `pid`, by number.
+/// Lists the threads of process `pid`, by ID.
 ///
 /// # Errors
-/// [`ProcessError::NoProcess`] when there is no such process.
+/// [`ProcessError::NoProcess`] if there is no such process.
 pub fn threads(pid: u32) -> Result<Vec<u32>, ProcessError> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| explain_io(pid, "the threads", &e))?;
     let mut all: Vec<u32> = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
@@ -32,10 +32,10 @@ pub fn threads(pid: u32) -> Result<Vec<u32>, ProcessError> {
     Ok(all)
 }
 
-/// The threads of process `pid` and of all its descendants, by number.
+/// Lists the threads of process `pid` and of all its descendants, by ID.
 ///
 /// # Errors
-/// [`ProcessError::NoProcess`] when there is no process `pid`.
+/// [`ProcessError::NoProcess`] if there is no process `pid`.
 pub fn tree_threads(pid: u32) -> Result<Vec<u32>, ProcessError> {
     let mut all = BTreeSet::from_iter(threads(pid)?);
     for member in descendants(pid)? {
@@ -60,10 +60,10 @@ pub(super) fn thread_views(pid: u32) -> Result<Vec<ThreadView>, ProcessError> {
     Ok(views)
 }
 
-/// The parent of every process of the machine (of this PID namespace).
+/// Returns the parent of every process of this PID namespace.
 pub(super) fn parents() -> Result<BTreeMap<u32, u32>, ProcessError> {
     let all = procfs::process::all_processes().map_err(|e| explain(std::process::id(), "the list in /proc", e))?;
-    // One that cannot be read has exited.
+    // A process that cannot be read has exited.
     Ok(all.filter_map(|p| p.ok()?.stat().ok()).map(|stat| (stat.pid as u32, stat.ppid as u32)).collect())
 }
 
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descendants_are_found_at_any_depth_and_in_any_order_of_numbers() {
+    fn descendants_are_found_at_any_depth_and_in_any_order_of_ids() {
         let parents = BTreeMap::from([(2, 9), (9, 5), (5, 1), (7, 1), (3, 2), (1, 0)]);
         assert_eq!(below(5, &parents), [2, 3, 9]);
         assert_eq!(below(7, &parents), Vec::<u32>::new());

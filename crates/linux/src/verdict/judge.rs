@@ -1,4 +1,4 @@
-//! From facts to a verdict.
+//! The decision: facts in, verdict out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,34 +10,34 @@ use super::{DeviceFacts, Facts, NoNapi, OwnPolls, ProcessFacts, ProcessVerdict, 
 use crate::polls::PollCounts;
 use crate::process::{EpollParams, EpollView, SocketState, SocketView};
 
-/// A process that used less of a CPU than this share of the time had no traffic worth speaking of.
+/// A process that used less than this share of a CPU had no traffic that could prove anything.
 const IDLE_SHARE: f64 = 0.001;
 
-/// Of the waits of an event loop, more than this share with timeout zero means that it does not busy poll.
+/// An event loop with more than this share of its waits at timeout zero does not busy poll.
 const ZERO_WAITS: f64 = 0.9;
 
-/// Draws the verdict on one device and one process tree.
+/// Returns the verdict on one device and one process tree.
 ///
 /// # Panics
-/// When `facts` has no process.
+/// If `facts` has no process.
 #[must_use]
 pub fn judge(facts: &Facts) -> Verdict {
-    let root = facts.processes.first().expect("the process that was asked about");
+    let root = facts.processes.first().expect("the requested process");
     let processes: Vec<ProcessVerdict> =
-        facts.processes.iter().map(|process| Inquiry::new(facts, process).verdict()).collect();
+        facts.processes.iter().map(|process| Examination::new(facts, process).verdict()).collect();
     let judged: Vec<&ProcessVerdict> = processes.iter().filter(|verdict| verdict.state != State::Idle).collect();
     let active = !judged.is_empty() && judged.iter().all(|verdict| verdict.state == State::Active);
-    let speakers = if judged.is_empty() { with_sockets(&processes) } else { judged };
-    let wanted = if active { State::Active } else { State::NotActive };
-    let has_epoll = |verdict: &&&ProcessVerdict| !subject(facts, verdict.pid).view.epolls.is_empty();
-    let main = speakers.iter().find(|verdict| verdict.state == wanted).or_else(|| speakers.iter().find(has_epoll));
-    let main = *main.unwrap_or(&speakers[0]);
-    let (pid, name) = match speakers[..] {
+    let relevant = if judged.is_empty() { with_sockets(&processes) } else { judged };
+    let expected = if active { State::Active } else { State::NotActive };
+    let has_epoll = |verdict: &&&ProcessVerdict| !facts_of(facts, verdict.pid).view.epolls.is_empty();
+    let main = relevant.iter().find(|verdict| verdict.state == expected).or_else(|| relevant.iter().find(has_epoll));
+    let main = *main.unwrap_or(&relevant[0]);
+    let (pid, name) = match relevant[..] {
         [only] => (only.pid, only.name.clone()),
         _ => (root.view.pid, root.view.comm.clone()),
     };
     let mut reasons = Vec::new();
-    for reason in speakers.iter().flat_map(|verdict| &verdict.reasons) {
+    for reason in relevant.iter().flat_map(|verdict| &verdict.reasons) {
         if !reasons.contains(reason) {
             reasons.push(reason.clone());
         }
@@ -54,55 +54,56 @@ pub fn judge(facts: &Facts) -> Verdict {
     }
 }
 
-/// The processes that can say why nothing was shown: one without sockets explains nothing when another one has some.
+/// Returns the processes that can explain why the mode is not active: those with sockets, or all if none has any.
 fn with_sockets(processes: &[ProcessVerdict]) -> Vec<&ProcessVerdict> {
     let some: Vec<&ProcessVerdict> =
         processes.iter().filter(|verdict| !verdict.reasons.contains(&Reason::NoSocket)).collect();
     if some.is_empty() { processes.iter().collect() } else { some }
 }
 
-fn subject(facts: &Facts, pid: u32) -> &ProcessFacts {
-    facts.processes.iter().find(|process| process.view.pid == pid).expect("it was judged")
+fn facts_of(facts: &Facts, pid: u32) -> &ProcessFacts {
+    facts.processes.iter().find(|process| process.view.pid == pid).expect("a process of these facts")
 }
 
-/// The counters behind a positive verdict.
+/// Returns the counters behind a positive verdict, in words.
 fn evidence(facts: &Facts, main: &ProcessVerdict) -> String {
     let (device, polls) = (&facts.device.name, facts.polls.as_ref().copied().unwrap_or_default());
-    let all = with_work(&polls);
-    match Inquiry::new(facts, subject(facts, main.pid)).way() {
-        Way::BusyPoll => {
-            let own: u64 = facts.processes.iter().filter_map(|process| process.own).map(|own| own.with_work).sum();
+    let all = all_with_work(&polls);
+    match Examination::new(facts, facts_of(facts, main.pid)).poller() {
+        Poller::Process => {
+            let own: u64 =
+                facts.processes.iter().filter_map(|process| process.own_polls).map(|own| own.with_work).sum();
             format!("{} of its packets' polls on {device} were its own", percent(own, all))
         }
-        Way::Thread => {
+        Poller::NapiThread => {
             format!(
                 "{} of the polls with packets on {device} were by NAPI threads",
                 percent(polls.kthread_with_work, all)
             )
         }
-        Way::Timer => match facts.timer_expiries {
+        Poller::TimerSoftirq => match facts.timer_expiries {
             Some(expiries) => {
                 format!("{all} polls with packets on {device}, and deferral timers fired {expiries} times")
             }
             None => format!("{all} polls with packets on {device}, whose interrupts are deferred"),
         },
-        Way::Softirq => {
+        Poller::InterruptSoftirq => {
             format!("{} of the polls with packets on {device} were in softirq", percent(polls.softirq_with_work, all))
         }
     }
 }
 
 fn percent(part: u64, whole: u64) -> String {
-    // The figures are read one after the other, so that a part can come out larger than the whole by a few.
+    // The counters are read one after the other, so the part can exceed the whole by a few.
     let share = if whole == 0 { 0.0 } else { (part as f64 / whole as f64 * 100.0).min(100.0) };
     if share > 0.0 && share < 1.0 { "less than 1%".to_owned() } else { format!("{share:.0}%") }
 }
 
-fn with_work(polls: &PollCounts) -> u64 {
+fn all_with_work(polls: &PollCounts) -> u64 {
     polls.softirq_with_work + polls.busy_with_work + polls.kthread_with_work
 }
 
-/// Why the device has no NAPI instance; `None` when it has one.
+/// Returns why the device has no NAPI instance; `None` if it has one.
 pub(super) fn no_napi(device: &DeviceFacts) -> Option<NoNapi> {
     if device.loopback {
         Some(NoNapi::Loopback)
@@ -115,44 +116,44 @@ pub(super) fn no_napi(device: &DeviceFacts) -> Option<NoNapi> {
     }
 }
 
-/// Who has to poll for the settings to be in effect.
+/// The context that has to poll for the settings to be in effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Poller {
     /// The NAPI threads.
-    Thread,
-    /// The process.
-    BusyPoll,
-    /// The softirq, woken by timers.
-    Timer,
-    /// The softirq, woken by interrupts.
-    Softirq,
+    NapiThread,
+    /// The threads of the process, by busy polling.
+    Process,
+    /// The softirq, raised by deferral timers.
+    TimerSoftirq,
+    /// The softirq, raised by interrupts.
+    InterruptSoftirq,
 }
 
 /// One process under examination.
-struct Inquiry<'a> {
+struct Examination<'a> {
     facts: &'a Facts,
     process: &'a ProcessFacts,
-    /// Its sockets that receive through the device, by NAPI instance.
-    here: BTreeMap<u32, usize>,
+    /// How many of its sockets receive through each NAPI instance of the device.
+    sockets_by_napi: BTreeMap<u32, usize>,
     settings: NapiSettings,
-    /// The epoll instances that matter: those that watch sockets with peers, else those that watch listeners.
+    /// The epoll instances with connected sockets, or if none has any, those with listeners.
     epolls: Vec<&'a EpollView>,
     epoll: Option<EpollBusyPoll>,
 }
 
-impl<'a> Inquiry<'a> {
+impl<'a> Examination<'a> {
     fn new(facts: &'a Facts, process: &'a ProcessFacts) -> Self {
         let napis = &facts.device.napis;
-        let mut here = process.view.napi_ids();
-        here.retain(|id, _| napis.iter().any(|(napi, _)| napi == id));
-        let busiest = here.iter().rev().max_by_key(|&(_, sockets)| sockets).map(|(id, _)| *id);
+        let mut sockets_by_napi = process.view.napi_ids();
+        sockets_by_napi.retain(|id, _| napis.iter().any(|(napi, _)| napi == id));
+        let busiest = sockets_by_napi.iter().rev().max_by_key(|&(_, sockets)| sockets).map(|(id, _)| *id);
         let chosen = napis.iter().find(|(id, _)| Some(*id) == busiest).or(napis.first());
         let epolls = serving(&process.view.epolls);
         let epoll = most_common(epolls.iter().filter_map(|epoll| epoll.params.get()));
         Self {
             facts,
             process,
-            here,
+            sockets_by_napi,
             settings: chosen.map(|(_, settings)| *settings).unwrap_or_default(),
             epolls,
             epoll,
@@ -161,16 +162,16 @@ impl<'a> Inquiry<'a> {
 
     fn verdict(&self) -> ProcessVerdict {
         let idle = !self.has_traffic();
-        if let Some(reason) = self.nowhere() {
-            return self.concluded(if idle { State::Idle } else { State::NotActive }, vec![reason]);
+        if let Some(reason) = self.cannot_examine() {
+            return self.with_reasons(if idle { State::Idle } else { State::NotActive }, vec![reason]);
         }
-        let mut causes = self.path();
+        let mut causes = self.path_problems();
         let reachable = causes.is_empty();
-        causes.extend(self.settings());
+        causes.extend(self.setting_problems());
         if causes.is_empty() {
-            causes.extend(self.counted(idle));
+            causes.extend(self.counter_problems(idle));
         } else if reachable && idle {
-            causes.push(self.silence());
+            causes.push(self.no_traffic());
         }
         let state = match (causes.is_empty(), idle) {
             (true, _) => State::Active,
@@ -183,42 +184,42 @@ impl<'a> Inquiry<'a> {
                 reasons.push(remark);
             }
         }
-        self.concluded(state, reasons)
+        self.with_reasons(state, reasons)
     }
 
-    fn concluded(&self, state: State, reasons: Vec<Reason>) -> ProcessVerdict {
+    fn with_reasons(&self, state: State, reasons: Vec<Reason>) -> ProcessVerdict {
         let view = &self.process.view;
         let configured = recognise(&self.settings, self.epoll);
         ProcessVerdict { pid: view.pid, name: view.comm.clone(), configured, state, reasons }
     }
 
-    fn way(&self) -> Way {
+    fn poller(&self) -> Poller {
         let NapiSettings { context, irq_suspend_timeout, .. } = self.settings;
         if context != PollContext::Softirq {
-            Way::Thread
+            Poller::NapiThread
         } else if self.epoll.is_some() || !irq_suspend_timeout.is_zero() {
-            Way::BusyPoll
+            Poller::Process
         } else if self.settings.defers() {
-            Way::Timer
+            Poller::TimerSoftirq
         } else {
-            Way::Softirq
+            Poller::InterruptSoftirq
         }
     }
 
-    /// Whether the process has a share in what the device receives, as far as can be told.
+    /// Returns whether the process received packets through the device, as far as the facts show.
     fn has_traffic(&self) -> bool {
-        let polled = self.process.own.is_some_and(|own| own.with_work > 0);
-        let peers = self.process.view.sockets.iter().any(|socket| socket.state == SocketState::Connected);
-        polled || ((peers || !self.here.is_empty()) && !self.slept())
+        let polled = self.process.own_polls.is_some_and(|own| own.with_work > 0);
+        let connected = self.process.view.sockets.iter().any(|socket| socket.state == SocketState::Connected);
+        polled || ((connected || !self.sockets_by_napi.is_empty()) && !self.was_idle())
     }
 
-    fn slept(&self) -> bool {
+    fn was_idle(&self) -> bool {
         let Some(cpu) = self.process.cpu else { return false };
         self.facts.interval > Duration::ZERO && cpu.as_secs_f64() < IDLE_SHARE * self.facts.interval.as_secs_f64()
     }
 
-    /// Why there is nothing to look at: no socket, or no NAPI instance.
-    fn nowhere(&self) -> Option<Reason> {
+    /// Returns why the process cannot be examined on this device: it has no socket, or the device no NAPI instance.
+    fn cannot_examine(&self) -> Option<Reason> {
         let DeviceFacts { name, network_namespace, .. } = &self.facts.device;
         let (device, view) = (name.clone(), &self.process.view);
         if view.sockets.is_empty() && view.epolls.is_empty() {
@@ -230,17 +231,17 @@ impl<'a> Inquiry<'a> {
         }
     }
 
-    /// What keeps packets from the NAPI instances of the device.
-    fn path(&self) -> Vec<Reason> {
+    /// Returns what keeps packets from the NAPI instances of the device.
+    fn path_problems(&self) -> Vec<Reason> {
         let DeviceFacts { name, tso_peer, veth, .. } = &self.facts.device;
         let device = name.clone();
         let mut reasons = Vec::new();
-        if self.here.is_empty() {
+        if self.sockets_by_napi.is_empty() {
             let bypassing = self.bypassing();
-            let silent = self.facts.polls.as_ref().is_ok_and(|polls| with_work(polls) == 0);
+            let silent = self.facts.polls.as_ref().is_ok_and(|polls| all_with_work(polls) == 0);
             match tso_peer.clone() {
-                Some((peer, place)) if bypassing > 0 || silent => {
-                    reasons.push(Reason::TsoAtPeer { device, peer, place });
+                Some((peer, netns)) if bypassing > 0 || silent => {
+                    reasons.push(Reason::TsoAtPeer { device, peer, netns });
                 }
                 _ if bypassing > 0 => reasons.push(Reason::NoNapiId { device, sockets: bypassing, veth: *veth }),
                 _ => {}
@@ -250,25 +251,25 @@ impl<'a> Inquiry<'a> {
         reasons
     }
 
-    /// How many sockets with a peer belong to this device, as far as known, and received through no NAPI instance.
+    /// Returns how many connected sockets use this device, as far as known, and received through no NAPI instance.
     fn bypassing(&self) -> usize {
-        let peers = |socket: &&SocketView| socket.state == SocketState::Connected;
-        let here: usize = self.here.values().sum();
-        let explained = here + self.process.elsewhere.values().sum::<usize>();
-        self.process.view.sockets.iter().filter(peers).count().saturating_sub(explained)
+        let connected = |socket: &&SocketView| socket.state == SocketState::Connected;
+        let through_napi: usize = self.sockets_by_napi.values().sum();
+        let explained = through_napi + self.process.by_other_device.values().sum::<usize>();
+        self.process.view.sockets.iter().filter(connected).count().saturating_sub(explained)
     }
 
     fn other_devices(&self) -> Option<Reason> {
-        let (device, elsewhere) = (self.facts.device.name.clone(), self.process.elsewhere.clone());
-        let some_here = !self.here.is_empty();
-        (!elsewhere.is_empty()).then_some(Reason::OtherDevice { device, elsewhere, some_here })
+        let (device, others) = (self.facts.device.name.clone(), self.process.by_other_device.clone());
+        let some_here = !self.sockets_by_napi.is_empty();
+        (!others.is_empty()).then_some(Reason::OtherDevice { device, others, some_here })
     }
 
-    /// What is set so that the mode cannot work.
-    fn settings(&self) -> Vec<Reason> {
+    /// Returns the settings with which the mode cannot work.
+    fn setting_problems(&self) -> Vec<Reason> {
         let mut reasons = Vec::new();
         let NapiSettings { irq_suspend_timeout: suspend, gro_flush_timeout: flush, .. } = self.settings;
-        if self.way() == Way::BusyPoll {
+        if self.poller() == Poller::Process {
             if !self.settings.defers() {
                 reasons.push(Reason::NoDeferral { device: self.facts.device.name.clone() });
             } else if !suspend.is_zero() && suspend <= flush {
@@ -279,10 +280,10 @@ impl<'a> Inquiry<'a> {
         reasons
     }
 
-    /// What a mode can be active in spite of.
+    /// Returns what limits the effect of a mode without preventing it.
     fn remarks(&self) -> Vec<Reason> {
         let mut reasons = Vec::new();
-        if self.way() == Way::BusyPoll {
+        if self.poller() == Poller::Process {
             reasons.extend(self.split_epolls());
         }
         reasons.extend(self.differing_settings());
@@ -306,8 +307,8 @@ impl<'a> Inquiry<'a> {
         if unset > 0 {
             return Some(Reason::ParametersNotSet { unset, of: self.epolls.len() });
         }
-        let meek = self.epolls.iter().filter_map(|epoll| epoll.params.get()).any(|epoll| !epoll.prefer);
-        meek.then_some(Reason::PreferNotSet)
+        let without_prefer = self.epolls.iter().filter_map(|epoll| epoll.params.get()).any(|epoll| !epoll.prefer);
+        without_prefer.then_some(Reason::PreferNotSet)
     }
 
     fn zero_waits(&self) -> Option<Reason> {
@@ -317,7 +318,7 @@ impl<'a> Inquiry<'a> {
     }
 
     fn differing_settings(&self) -> Option<Reason> {
-        let used = self.facts.device.napis.iter().filter(|(id, _)| self.here.contains_key(id));
+        let used = self.facts.device.napis.iter().filter(|(id, _)| self.sockets_by_napi.contains_key(id));
         let configured: BTreeMap<u32, String> =
             used.map(|(id, settings)| (*id, recognise(settings, self.epoll).to_string())).collect();
         let mut kinds: Vec<&String> = configured.values().collect();
@@ -326,28 +327,28 @@ impl<'a> Inquiry<'a> {
         (kinds.len() > 1).then_some(Reason::SettingsDiffer { configured })
     }
 
-    /// What the counters say against it; nothing when they show the mode at work.
-    fn counted(&self, idle: bool) -> Vec<Reason> {
+    /// Returns what the counters say against the mode; nothing if they prove it active.
+    fn counter_problems(&self, idle: bool) -> Vec<Reason> {
         let polls = match &self.facts.polls {
             Ok(polls) => polls,
             Err(why) => return vec![Reason::CannotCount { why: why.clone() }],
         };
-        if idle || with_work(polls) == 0 {
-            return vec![self.silence()];
+        if idle || all_with_work(polls) == 0 {
+            return vec![self.no_traffic()];
         }
         let softirq = polls.softirq_with_work;
-        let against = match self.way() {
-            Way::BusyPoll => return self.own_polls(softirq),
-            Way::Thread => (polls.kthread_with_work == 0).then_some(Reason::ThreadsDidNotPoll { softirq }),
-            Way::Timer => (self.facts.timer_expiries == Some(0)).then_some(Reason::TimerNeverFired),
-            Way::Softirq => (softirq == 0).then_some(Reason::NotInSoftirq { busy: polls.busy_with_work }),
+        let problem = match self.poller() {
+            Poller::Process => return self.own_poll_problems(softirq),
+            Poller::NapiThread => (polls.kthread_with_work == 0).then_some(Reason::ThreadsDidNotPoll { softirq }),
+            Poller::TimerSoftirq => (self.facts.timer_expiries == Some(0)).then_some(Reason::TimerNeverFired),
+            Poller::InterruptSoftirq => (softirq == 0).then_some(Reason::NotInSoftirq { busy: polls.busy_with_work }),
         };
-        Vec::from_iter(against)
+        Vec::from_iter(problem)
     }
 
-    /// Why the process's own polls do not bring it its packets; nothing when they do.
-    fn own_polls(&self, softirq: u64) -> Vec<Reason> {
-        let Some(OwnPolls { all, with_work }) = self.process.own else {
+    /// Returns why the process's own polls found no packets; nothing if they did.
+    fn own_poll_problems(&self, softirq: u64) -> Vec<Reason> {
+        let Some(OwnPolls { all, with_work }) = self.process.own_polls else {
             return vec![Reason::CannotCount { why: "the polls of its threads could not be counted".to_owned() }];
         };
         if with_work > 0 {
@@ -364,19 +365,26 @@ impl<'a> Inquiry<'a> {
         }
     }
 
-    /// Nothing happened: for nobody on this device, or not for this process.
-    fn silence(&self) -> Reason {
+    /// Returns the reason for a lack of traffic: on the whole device, or for this process only.
+    fn no_traffic(&self) -> Reason {
         match &self.facts.polls {
-            Ok(polls) if with_work(polls) == 0 => Reason::NothingReceived { device: self.facts.device.name.clone() },
+            Ok(polls) if all_with_work(polls) == 0 => {
+                Reason::NothingReceived { device: self.facts.device.name.clone() }
+            }
             _ => Reason::ProcessIdle,
         }
     }
 }
 
+/// Returns the epoll instances that [`Examination::epolls`] holds.
 fn serving(epolls: &[EpollView]) -> Vec<&EpollView> {
-    let with_peers: Vec<&EpollView> =
+    let with_connections: Vec<&EpollView> =
         epolls.iter().filter(|epoll| !epoll.napi_ids.is_empty() || epoll.without_napi > 0).collect();
-    if with_peers.is_empty() { epolls.iter().filter(|epoll| epoll.listeners > 0).collect() } else { with_peers }
+    if with_connections.is_empty() {
+        epolls.iter().filter(|epoll| epoll.listeners > 0).collect()
+    } else {
+        with_connections
+    }
 }
 
 fn most_common(all: impl Iterator<Item = EpollBusyPoll>) -> Option<EpollBusyPoll> {

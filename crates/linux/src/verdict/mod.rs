@@ -1,7 +1,8 @@
-//! Says in words which delivery mode is configured, whether it is active for a process, and if not, why.
+//! The verdict: which delivery mode is configured, whether it is active for a process, and if not, why.
 //!
-//! Pure: facts in, verdict out; [`crate::overview`] gathers the facts. A mode counts as active because of who polled,
-//! never because of how things are set. What each mode needs follows Linux `Documentation/networking/napi.rst`.
+//! Pure: facts in, verdict out. [`crate::overview`] gathers the facts. A mode is active if the counters show that the right
+//! context polled (softirq, a NAPI thread, the process itself); the settings alone never prove that. What each mode needs
+//! follows Linux `Documentation/networking/napi.rst`.
 
 mod judge;
 mod reason;
@@ -22,22 +23,22 @@ use abey_delivery::NapiSettings;
 use crate::polls::PollCounts;
 use crate::process::ProcessView;
 
-/// Everything a verdict on one device and one process tree is drawn from.
+/// The input of a verdict on one device and one process tree.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The device.
     pub device: DeviceFacts,
-    /// How long was counted.
+    /// How long polls were counted.
     pub interval: Duration,
     /// The polls of the device in that time, or why they could not be counted.
     pub polls: Result<PollCounts, String>,
     /// How often deferral timers fired in that time, on the whole machine; `None` where that cannot be counted.
     pub timer_expiries: Option<u64>,
-    /// The processes: the one that was asked about first, then its descendants.
+    /// The requested process first, then its descendants.
     pub processes: Vec<ProcessFacts>,
 }
 
-/// One device, as far as the verdict depends on it.
+/// What a verdict depends on of one device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceFacts {
     /// Its name.
@@ -48,9 +49,9 @@ pub struct DeviceFacts {
     pub loopback: bool,
     /// Whether it is one end of a veth pair.
     pub veth: bool,
-    /// Whether generic receive offload is on; `None` when it could not be read.
+    /// Whether generic receive offload is on; `None` if it could not be read.
     pub gro: Option<bool>,
-    /// The other end of a veth pair, when it has TCP segmentation offload on: its name and where it is.
+    /// The peer of a veth device, if its TCP segmentation offload is on: its name and a description of its namespace.
     pub tso_peer: Option<(String, String)>,
     /// Its NAPI instances: ID and settings.
     pub napis: Vec<(u32, NapiSettings)>,
@@ -59,14 +60,14 @@ pub struct DeviceFacts {
 /// One process of the tree.
 #[derive(Clone, Debug)]
 pub struct ProcessFacts {
-    /// What it looks like: threads, sockets, epoll instances.
+    /// Its threads, sockets and epoll instances.
     pub view: ProcessView,
-    /// The polls its threads did on the device from within system calls; `None` where that cannot be counted.
-    pub own: Option<OwnPolls>,
-    /// The CPU time it used while counting; `None` when unknown.
+    /// The polls its threads made on the device from within system calls; `None` where that cannot be counted.
+    pub own_polls: Option<OwnPolls>,
+    /// The CPU time it used in the interval; `None` if unknown.
     pub cpu: Option<Duration>,
-    /// Sockets with a peer that do not receive through the device: how many, by the device they use.
-    pub elsewhere: BTreeMap<String, usize>,
+    /// How many of its connected sockets receive through each other device.
+    pub by_other_device: BTreeMap<String, usize>,
     /// Its calls of `epoll_wait` and `epoll_pwait`; `None` where that cannot be counted.
     pub waits: Option<Waits>,
 }
@@ -74,27 +75,27 @@ pub struct ProcessFacts {
 /// Busy polls by the threads of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnPolls {
-    /// All of them.
+    /// All polls.
     pub all: u64,
-    /// Those that processed at least one packet.
+    /// Polls that processed at least one packet.
     pub with_work: u64,
 }
 
 /// Calls that wait for events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// All of them.
+    /// All calls.
     pub all: u64,
-    /// Those with a timeout of zero, which return without polling.
+    /// Calls with a timeout of zero, which return without polling.
     pub zero: u64,
 }
 
-/// Whether the mode is at work for one process.
+/// Whether the mode is active for one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The counters show it.
+    /// The counters show that it is.
     Active,
-    /// The process receives, but not in the way that is configured, or that cannot be shown.
+    /// The process receives packets, but not as configured, or that cannot be proved.
     NotActive,
     /// The process has no traffic of its own (a parent of workers, a worker without connections).
     Idle,
@@ -109,18 +110,18 @@ pub struct ProcessVerdict {
     pub name: String,
     /// What its NAPI instances and epoll instances are set to.
     pub configured: Configured,
-    /// Whether that is at work.
+    /// Whether that mode is active.
     pub state: State,
-    /// Why not; or, if it is, what keeps it from being better.
+    /// Why it is not active; if it is, what limits its effect.
     pub reasons: Vec<Reason>,
 }
 
 /// The verdict on a process tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// The device it is about.
+    /// The device.
     pub device: String,
-    /// The process: the only one with traffic, or the one that was asked about.
+    /// The only process with traffic, or else the requested one.
     pub pid: u32,
     /// Its name.
     pub name: String,
@@ -128,22 +129,22 @@ pub struct Verdict {
     pub configured: Configured,
     /// Whether it is active for every process of the tree that has traffic.
     pub active: bool,
-    /// The counters that show it, in words; empty when it is not active.
+    /// The counters that prove it, in words; empty if it is not active.
     pub evidence: String,
-    /// Why it is not active, the most important first; if it is, what keeps it from being better.
+    /// Why it is not active, the most important reason first; if it is, what limits its effect.
     pub reasons: Vec<Reason>,
-    /// One by one.
+    /// The verdict on each process.
     pub processes: Vec<ProcessVerdict>,
 }
 
 impl Verdict {
-    /// Whether it could not be found out, for lack of counters.
+    /// Returns whether the mode could not be judged for lack of counters.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         !self.active && self.reasons.iter().any(|reason| matches!(reason, Reason::CannotCount { .. }))
     }
 
-    /// The first sentence.
+    /// Returns the verdict as one sentence, without the reasons.
     #[must_use]
     pub fn sentence(&self) -> String {
         let Self { device, pid, name, evidence, .. } = self;
@@ -160,7 +161,7 @@ impl Verdict {
 }
 
 impl fmt::Display for Verdict {
-    /// The sentence, then one line a reason.
+    /// Writes the sentence, then one line for each reason.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.sentence())?;
         for reason in &self.reasons {
@@ -170,7 +171,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What can be said of a device without a process: which mode each of its NAPI instances is set to, and who polls.
+/// Describes a device without a process: the mode of each of its NAPI instances, and the contexts that polled them.
 #[must_use]
 pub fn describe_device(device: &DeviceFacts, polls: &Result<PollCounts, String>) -> String {
     let DeviceFacts { name, napis, .. } = device;
@@ -186,16 +187,16 @@ pub fn describe_device(device: &DeviceFacts, polls: &Result<PollCounts, String>)
         .into_iter()
         .map(|(mode, ids)| if one { mode } else { format!("{mode} (NAPI {})", ids.join(", ")) })
         .collect();
-    let who = match polls {
+    let pollers = match polls {
         Err(_) => String::new(),
-        Ok(polls) if polls.total() == 0 => "; nobody polled it while Abey looked".to_owned(),
+        Ok(polls) if polls.total() == 0 => "; it was not polled in this interval".to_owned(),
         Ok(polls) => format!(
-            "; polls while Abey looked: {} in softirq, {} by processes, {} by NAPI threads",
+            "; polls in this interval: {} in softirq, {} by processes, {} by NAPI threads",
             polls.softirq, polls.busy, polls.kthread
         ),
     };
     format!(
-        "{name}: {} is configured; whether it is active depends on the server (give its process with --pid){who}",
+        "{name}: {} is configured; whether it is active depends on the server (give its process with --pid){pollers}",
         modes.join(", ")
     )
 }

@@ -1,4 +1,4 @@
-//! Why a mode is not active, each in one sentence that ends with what to do.
+//! The reasons why a mode is not active. Each is one sentence that ends with what to do.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ pub enum NoNapi {
     Loopback,
     /// It is a veth with generic receive offload off.
     GroOff,
-    /// It has none, or its driver does not show them.
+    /// It has none, or its driver does not link them to the device.
     NoInstance,
 }
 
@@ -24,24 +24,24 @@ pub enum Reason {
     NoNapi {
         /// The device.
         device: String,
-        /// Why.
+        /// Why it has none.
         why: NoNapi,
     },
-    /// The process lives in another network namespace than the device.
+    /// The process is in another network namespace than the device.
     OtherNamespace {
         /// The device.
         device: String,
     },
-    /// The peer of a veth sends unsegmented packets, which take the per-CPU backlog instead of NAPI.
+    /// The peer of a veth device sends unsegmented packets, which take the per-CPU backlog instead of NAPI.
     TsoAtPeer {
         /// The device.
         device: String,
         /// The peer.
         peer: String,
-        /// Where the peer is.
-        place: String,
+        /// A description of the network namespace of the peer.
+        netns: String,
     },
-    /// The connections received through no NAPI instance, and it is not known why.
+    /// The connections received through no NAPI instance, for an unknown reason.
     NoNapiId {
         /// The device.
         device: String,
@@ -54,12 +54,12 @@ pub enum Reason {
     OtherDevice {
         /// The device.
         device: String,
-        /// Sockets by the device they do use.
-        elsewhere: BTreeMap<String, usize>,
-        /// Whether some do come through this one.
+        /// How many sockets use each other device.
+        others: BTreeMap<String, usize>,
+        /// Whether other connections use this device.
         some_here: bool,
     },
-    /// Busy polling is configured and deferral is not.
+    /// Busy polling is configured without deferral.
     NoDeferral {
         /// The device.
         device: String,
@@ -75,16 +75,16 @@ pub enum Reason {
     NoEpoll,
     /// Epoll instances have no parameters.
     ParametersNotSet {
-        /// How many of those that watch sockets have none.
+        /// How many instances with sockets have none.
         unset: usize,
-        /// How many watch sockets.
+        /// How many instances have sockets.
         of: usize,
     },
     /// The kernel has no parameters per epoll instance.
     ParametersUnsupported,
     /// Prefer-busy-poll is off.
     PreferNotSet,
-    /// The event loop hardly ever waits with a timeout.
+    /// Almost all waits of the event loop have timeout zero.
     ZeroTimeout {
         /// Waits with timeout zero.
         zero: u64,
@@ -93,7 +93,7 @@ pub enum Reason {
     },
     /// The counters cannot be read.
     CannotCount {
-        /// Why.
+        /// The error.
         why: String,
     },
     /// The process has no TCP or UDP socket.
@@ -103,11 +103,11 @@ pub enum Reason {
         /// The device.
         device: String,
     },
-    /// The process itself had nothing to do.
+    /// The process received nothing.
     ProcessIdle,
-    /// The process polls and finds nothing.
+    /// The process polled and found no packets.
     OwnPollsEmpty {
-        /// Its polls, all empty.
+        /// How often it polled.
         own: u64,
         /// Polls with packets in softirq.
         softirq: u64,
@@ -117,28 +117,28 @@ pub enum Reason {
         /// Polls with packets in softirq.
         softirq: u64,
     },
-    /// NAPI is threaded and its threads did not poll.
+    /// NAPI is threaded but its threads did not poll.
     ThreadsDidNotPoll {
         /// Polls with packets in softirq.
         softirq: u64,
     },
-    /// Deferral is set and no deferral timer fired.
+    /// Deferral is set but no deferral timer fired.
     TimerNeverFired,
-    /// Base is set and nothing was polled in softirq.
+    /// Mode `base` is set but no packet was polled in softirq.
     NotInSoftirq {
         /// Polls with packets by processes.
         busy: u64,
     },
     /// Sockets of one epoll instance receive through several NAPI instances.
     SeveralNapis {
-        /// The epoll instance's descriptor.
+        /// The descriptor of the epoll instance.
         epoll: i32,
         /// The NAPI instances, with the number of sockets of each.
         napis: BTreeMap<u32, usize>,
     },
     /// The NAPI instances of the process are set differently.
     SettingsDiffer {
-        /// What each is set to.
+        /// The mode of each.
         configured: BTreeMap<u32, String>,
     },
 }
@@ -148,45 +148,51 @@ impl fmt::Display for Reason {
         match self {
             Self::NoNapi { device, why } => no_napi(f, device, *why),
             Self::OtherNamespace { device } => {
-                write!(f, "it lives in another network namespace than {device}: look there (leave --netns out)")
+                write!(
+                    f,
+                    "it is in another network namespace than {device}: leave --netns out, then the namespace of the process is read"
+                )
             }
-            Self::TsoAtPeer { device, peer, place } => write!(
+            Self::TsoAtPeer { device, peer, netns } => write!(
                 f,
-                "the veth peer {peer} in {place} has TCP segmentation offload on, so packets to {device} bypass its NAPI: \
+                "the veth peer {peer} in {netns} has TCP segmentation offload on, so packets to {device} bypass its NAPI: \
                  turn it off there (`ethtool -K {peer} tso off`)"
             ),
-            Self::OtherDevice { device, elsewhere, some_here } => {
-                let list: Vec<String> = elsewhere.iter().map(|(name, n)| format!("{n} through {name}")).collect();
+            Self::OtherDevice { device, others, some_here } => {
+                let list: Vec<String> = others.iter().map(|(name, n)| format!("{n} through {name}")).collect();
                 let list = list.join(", ");
                 let some = if *some_here { "some of its" } else { "its" };
-                write!(f, "{some} connections do not come through {device} ({list}): connect through {device}, or look there")
+                write!(
+                    f,
+                    "{some} connections do not use {device} ({list}): connect through {device}, or give the other device"
+                )
             }
             Self::NoNapiId { device, sockets, veth } => {
                 let check = if *veth {
                     "turn TCP segmentation offload off at its peer (`ethtool -K PEER tso off` in the peer's namespace)"
                 } else {
-                    "look whether they pass a bridge, tunnel or other virtual device on the way"
+                    "check whether they pass a bridge, tunnel or other virtual device on the way"
                 };
                 write!(f, "{sockets} connections received through no NAPI instance of {device}: {check}")
             }
             Self::NoDeferral { device } => write!(
                 f,
-                "interrupts are not deferred, so busy polling cannot keep them off: set both defer-hard-irqs and \
+                "interrupts are not deferred, so busy polling cannot replace them: set both defer-hard-irqs and \
                  gro-flush-timeout (`abey set {device} --mode suspend20`)"
             ),
             Self::SuspendNotAboveFlush { suspend, flush } => write!(
                 f,
-                "irq-suspend-timeout {suspend} is not longer than gro-flush-timeout {flush} and suspends nothing: make \
-                 it longer"
+                "irq-suspend-timeout {suspend} is not longer than gro-flush-timeout {flush}, so interrupts are not \
+                 suspended: make it longer"
             ),
             Self::NoEpoll => f.write_str(
-                "it uses no epoll (but poll, select, io_uring or a thread for each connection), so nothing can busy poll \
-                 for it: choose a mode without busy polling (defer50, threaded)",
+                "it uses no epoll (but poll, select, io_uring or a thread for each connection), so the \
+                 kernel does not busy poll for it: choose a mode without busy polling (defer50, threaded)",
             ),
             Self::ParametersNotSet { unset, of } => write!(
                 f,
                 "{unset} of its {of} epoll instances with sockets {have} no busy-poll parameters: start it with `abey run` \
-                 (if it was, it is statically linked and has to set them itself with EPIOCSPARAMS)",
+                 (a statically linked program has to set them itself, with the ioctl EPIOCSPARAMS)",
                 have = if *unset == 1 { "has" } else { "have" }
             ),
             Self::ParametersUnsupported => f.write_str(
@@ -194,13 +200,13 @@ impl fmt::Display for Reason {
                  without busy polling (defer50, threaded)",
             ),
             Self::PreferNotSet => f.write_str(
-                "prefer-busy-poll is off on its epoll instances, so interrupts and timers poll before it can: turn it on \
-                 (`abey run` does)",
+                "prefer-busy-poll is off on its epoll instances, so interrupts and timers poll before it can: start it \
+                 with `abey run`, which turns it on",
             ),
             Self::ZeroTimeout { zero, of } => write!(
                 f,
-                "{zero} of its {of} waits had timeout 0, with which the kernel returns without polling: let the event \
-                 loop wait, or set ABEY_ZERO_TIMEOUT=poll under `abey run`"
+                "{zero} of its {of} waits had timeout 0, with which the kernel returns without polling: make the event \
+                 loop wait, or start it with `abey run --poll-on-zero-timeout`"
             ),
             Self::NoSocket => {
                 f.write_str("it has no TCP or UDP socket: give the server's process, or its parent, with --pid")
@@ -209,16 +215,16 @@ impl fmt::Display for Reason {
                 let list: Vec<String> = napis.iter().map(|(id, n)| format!("{n} on NAPI {id}")).collect();
                 write!(
                     f,
-                    "the sockets of epoll instance {epoll} receive through {} NAPI instances ({}), of which only that of \
-                     the last ready one is polled: give each event loop the connections of one queue (ABEY_STEER=queues \
-                     with SO_REUSEPORT listeners), or use one queue",
+                    "the sockets of epoll instance {epoll} receive through {} NAPI instances ({}), of which the kernel \
+                     polls only that of the last ready socket: give each event loop the connections of one queue (start it \
+                     with `abey run --steer`, which needs SO_REUSEPORT listeners), or use one queue",
                     napis.len(),
                     list.join(", ")
                 )
             }
             Self::SettingsDiffer { configured } => {
                 let list: Vec<String> = configured.iter().map(|(id, mode)| format!("NAPI {id}: {mode}")).collect();
-                write!(f, "its NAPI instances are set differently ({}): set them all alike", list.join("; "))
+                write!(f, "its NAPI instances are set differently ({}): give them the same settings", list.join("; "))
             }
             counted => counted.fmt_counted(f),
         }
@@ -226,21 +232,21 @@ impl fmt::Display for Reason {
 }
 
 impl Reason {
-    /// The reasons that come from counters.
+    /// Writes a reason that comes from counters.
     fn fmt_counted(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::CannotCount { why } => write!(f, "who polls cannot be counted, and without that nothing is shown: {why}"),
+            Self::CannotCount { why } => write!(f, "polls cannot be counted, and nothing else proves that a mode is active: {why}"),
             Self::NothingReceived { device } => write!(
                 f,
-                "no packet arrived through {device} while Abey looked, so nothing can be told: send it load and look again"
+                "no packet arrived through {device} in this interval, which proves nothing: send it load and try again"
             ),
             Self::ProcessIdle => {
-                f.write_str("it had nothing to do while Abey looked, so nothing can be told: send it load and look again")
+                f.write_str("it received nothing in this interval, which proves nothing: send it load and try again")
             }
             Self::OwnPollsEmpty { own, softirq } => write!(
                 f,
-                "it polled {own} times and never found a packet, while softirq took {softirq} batches of them: at so light \
-                 a load it sleeps whenever one arrives; send more load, or make gro-flush-timeout longer"
+                "it polled {own} times and never found a packet, while softirq processed {softirq} batches of them: at this \
+                 load it sleeps whenever one arrives; send more load, or make gro-flush-timeout longer"
             ),
             Self::AllInSoftirq { softirq } => write!(
                 f,
@@ -250,7 +256,7 @@ impl Reason {
             Self::ThreadsDidNotPoll { softirq } => write!(
                 f,
                 "no packet was polled by the NAPI threads ({softirq} polls with packets in softirq): turn threaded off and \
-                 on again, and see that the threads are allowed to run"
+                 on again, and check that the threads get CPU time"
             ),
             Self::TimerNeverFired => f.write_str(
                 "packets were polled, but no deferral timer fired on this machine, so interrupts are not deferred: check \
@@ -269,11 +275,11 @@ impl Reason {
 fn no_napi(f: &mut fmt::Formatter<'_>, device: &str, why: NoNapi) -> fmt::Result {
     match why {
         NoNapi::Loopback => {
-            write!(f, "packets through {device} never leave this machine and use no NAPI: connect from another one")
+            write!(f, "packets through {device} never leave this machine and use no NAPI: connect from another machine")
         }
         NoNapi::GroOff => write!(
             f,
-            "{device} is a veth without generic receive offload and has no NAPI: turn it on (`ethtool -K {device} gro on`)"
+            "{device} is a veth device without generic receive offload, and so without NAPI: turn it on (`ethtool -K {device} gro on`)"
         ),
         NoNapi::NoInstance => write!(
             f,

@@ -1,21 +1,21 @@
-//! Which mode some settings are.
+//! The mode that given settings make, or the nearest one.
 
 use std::fmt;
 
 use abey_delivery::{EpollBusyPoll, Mode, Nanos, NapiSettings, PollContext};
 
-/// What is configured, as a mode.
+/// Settings, named as a mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Configured {
     /// Exactly this mode.
     Mode(Mode),
-    /// The NAPI settings of each of these modes; which one it is depends on the epoll parameters.
+    /// The NAPI settings are those of each of these modes; the epoll parameters decide which one it is.
     Either(Vec<Mode>),
-    /// No mode, but close to one.
+    /// No mode.
     Like {
         /// The nearest one.
         mode: Mode,
-        /// What differs from it, in words.
+        /// The differences, in words.
         differences: Vec<String>,
     },
 }
@@ -33,9 +33,9 @@ impl fmt::Display for Configured {
     }
 }
 
-/// The mode whose settings these are, or the nearest. `epoll` is `None` when no parameters were set.
+/// Returns the mode of these settings, or the nearest one. `epoll` is `None` if no parameters were set.
 ///
-/// `fullbusy`'s bound on the event loop's sleep leaves no trace outside the process and is not looked for.
+/// The limit that `fullbusy` puts on the event loop's sleep is not visible from outside the process and is ignored.
 #[must_use]
 pub fn recognise(napi: &NapiSettings, epoll: Option<EpollBusyPoll>) -> Configured {
     let nearest = candidates(napi)
@@ -46,7 +46,7 @@ pub fn recognise(napi: &NapiSettings, epoll: Option<EpollBusyPoll>) -> Configure
             differences.extend(epoll_differences(wanted.epoll, epoll));
             (mode, differences)
         })
-        // The first of several equally near ones: the candidates are in that order.
+        // The first of several equally near ones: the candidates are in order of preference.
         .min_by_key(|(_, differences)| differences.len());
     match nearest.expect("there are candidates") {
         (mode, differences) if differences.is_empty() => Configured::Mode(mode),
@@ -54,7 +54,7 @@ pub fn recognise(napi: &NapiSettings, epoll: Option<EpollBusyPoll>) -> Configure
     }
 }
 
-/// The modes that have these NAPI settings, when nothing is known of the epoll parameters.
+/// Returns the modes with these NAPI settings, without knowledge of the epoll parameters.
 #[must_use]
 pub fn recognise_napi(napi: &NapiSettings) -> Configured {
     let (mut exact, mut near) = (Vec::new(), Vec::new());
@@ -73,7 +73,7 @@ pub fn recognise_napi(napi: &NapiSettings) -> Configured {
     }
 }
 
-/// The modes the kernel has, those that are more particular first.
+/// Returns the modes that the kernel has, the more specific ones first.
 fn candidates(napi: &NapiSettings) -> [Mode; 7] {
     let usual = Nanos::from_micros(20);
     let flush = if napi.gro_flush_timeout.is_zero() { usual } else { napi.gro_flush_timeout };
@@ -132,7 +132,7 @@ fn epoll_differences(wanted: Option<EpollBusyPoll>, found: Option<EpollBusyPoll>
     }
 }
 
-/// Epoll parameters in words: `0 us, budget 64, prefer`.
+/// Returns epoll parameters in words: `0 us, budget 64, prefer`.
 pub(super) fn parameters(epoll: EpollBusyPoll) -> String {
     let prefer = if epoll.prefer { ", prefer" } else { "" };
     format!("{} us, budget {}{prefer}", epoll.usecs, epoll.budget)
@@ -160,15 +160,15 @@ mod tests {
     fn what_is_no_mode_is_named_by_its_nearest_one() {
         let suspend = of("suspend20");
         let short = NapiSettings { irq_suspend_timeout: Nanos::from_millis(10), ..suspend.napi };
-        let said = |napi: &NapiSettings, epoll| recognise(napi, epoll).to_string();
-        assert_eq!(said(&short, suspend.epoll), "like suspend20, but irq-suspend-timeout 10ms");
-        assert_eq!(said(&suspend.napi, None), "like suspend20, but without epoll parameters");
+        let text = |napi: &NapiSettings, epoll| recognise(napi, epoll).to_string();
+        assert_eq!(text(&short, suspend.epoll), "like suspend20, but irq-suspend-timeout 10ms");
+        assert_eq!(text(&suspend.napi, None), "like suspend20, but without epoll parameters");
         let base = NapiSettings::default();
-        assert_eq!(said(&base, suspend.epoll), "like base, but with epoll parameters 0 us, budget 64, prefer");
+        assert_eq!(text(&base, suspend.epoll), "like base, but with epoll parameters 0 us, budget 64, prefer");
         let half = NapiSettings { defer_hard_irqs: 0, ..suspend.napi };
-        assert_eq!(said(&half, suspend.epoll), "like suspend20, but defer-hard-irqs 0");
-        let meek = suspend.epoll.map(|epoll| EpollBusyPoll { prefer: false, budget: 8, ..epoll });
-        assert_eq!(said(&suspend.napi, meek), "like suspend20, but epoll budget 8, prefer-busy-poll off");
+        assert_eq!(text(&half, suspend.epoll), "like suspend20, but defer-hard-irqs 0");
+        let without_prefer = suspend.epoll.map(|epoll| EpollBusyPoll { prefer: false, budget: 8, ..epoll });
+        assert_eq!(text(&suspend.napi, without_prefer), "like suspend20, but epoll budget 8, prefer-busy-poll off");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The verdict on made-up facts: every reason, and the sentences.
+//! Verdicts on constructed facts: every reason, and the sentences.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -47,14 +47,14 @@ fn process(pid: u32, params: Option<EpollBusyPoll>) -> ProcessFacts {
             sockets,
             epolls: vec![epoll(params, &[(NAPI, 1)])],
         },
-        own: Some(OwnPolls { all: 150, with_work: 98 }),
+        own_polls: Some(OwnPolls { all: 150, with_work: 98 }),
         cpu: Some(Duration::from_millis(200)),
-        elsewhere: BTreeMap::new(),
+        by_other_device: BTreeMap::new(),
         waits: Some(Waits { all: 100, zero: 1 }),
     }
 }
 
-/// A server under `name` with load, for which everything is as it should be.
+/// A server in mode `name` under load, for which the mode is active.
 fn facts(name: &str) -> Facts {
     let settings = mode(name);
     let polls = match name {
@@ -79,7 +79,7 @@ fn facts(name: &str) -> Facts {
     }
 }
 
-/// The verdict on `suspend20` with one thing changed, which must not be active.
+/// The verdict on `suspend20` with one change, which must not be active.
 fn refused(change: impl FnOnce(&mut Facts)) -> Verdict {
     let mut facts = facts("suspend20");
     change(&mut facts);
@@ -94,35 +94,35 @@ fn of(facts: &mut Facts) -> &mut ProcessFacts {
 
 fn silent(facts: &mut Facts) {
     facts.polls = Ok(PollCounts::default());
-    of(facts).own = Some(OwnPolls::default());
+    of(facts).own_polls = Some(OwnPolls::default());
 }
 
 fn in_softirq(facts: &mut Facts, all: u64) {
     facts.polls = Ok(PollCounts { softirq: 60, softirq_with_work: 50, busy: all, ..PollCounts::default() });
-    of(facts).own = Some(OwnPolls { all, with_work: 0 });
+    of(facts).own_polls = Some(OwnPolls { all, with_work: 0 });
 }
 
 #[test]
-fn every_mode_is_active_when_its_poller_polls() {
-    let said = |name: &str| judge(&facts(name)).to_string();
+fn every_mode_is_active_if_its_poller_polls() {
+    let text = |name: &str| judge(&facts(name)).to_string();
     assert_eq!(
-        said("suspend20"),
+        text("suspend20"),
         "suspend20 is active for memcached (pid 123): 98% of its packets' polls on eth0 were its own"
     );
     assert_eq!(
-        said("threaded"),
+        text("threaded"),
         "threaded is active for memcached (pid 123): 99% of the polls with packets on eth0 were by NAPI threads"
     );
     assert_eq!(
-        said("defer50"),
+        text("defer50"),
         "defer50 is active for memcached (pid 123): 100 polls with packets on eth0, and deferral timers fired 40 times"
     );
     assert_eq!(
-        said("base"),
+        text("base"),
         "base is active for memcached (pid 123): 100% of the polls with packets on eth0 were in softirq"
     );
     for name in ["napibusy", "fullbusy"] {
-        assert!(said(name).starts_with(&format!("{name} is active")), "{name}");
+        assert!(text(name).starts_with(&format!("{name} is active")), "{name}");
     }
 }
 
@@ -159,7 +159,7 @@ fn no_napi_on_the_path() {
 #[test]
 fn tso_at_the_peer_comes_first_and_only_while_nothing_arrives() {
     let peer = Some(("veth1".to_owned(), "the other side".to_owned()));
-    let tso = Reason::TsoAtPeer { device: "eth0".into(), peer: "veth1".into(), place: "the other side".into() };
+    let tso = Reason::TsoAtPeer { device: "eth0".into(), peer: "veth1".into(), netns: "the other side".into() };
     let verdict = refused(|facts| {
         silent(facts);
         facts.device.tso_peer = peer.clone();
@@ -167,7 +167,7 @@ fn tso_at_the_peer_comes_first_and_only_while_nothing_arrives() {
         of(facts).view.sockets[1].napi_id = None;
     });
     assert_eq!(verdict.reasons, [tso, Reason::NoDeferral { device: "eth0".to_owned() }]);
-    // Polls of another device of the same name hide nothing: the sockets tell.
+    // Polls of another device of the same name do not matter: the sockets show it.
     let verdict = refused(|facts| {
         facts.device.tso_peer = peer.clone();
         of(facts).view.sockets[1].napi_id = None;
@@ -175,7 +175,7 @@ fn tso_at_the_peer_comes_first_and_only_while_nothing_arrives() {
     assert!(matches!(verdict.reasons[..], [Reason::TsoAtPeer { .. }]), "{verdict}");
     let verdict = refused(|facts| of(facts).view.sockets[1].napi_id = None);
     assert_eq!(verdict.reasons, [Reason::NoNapiId { device: "eth0".to_owned(), sockets: 1, veth: false }]);
-    // An XDP program at this end makes everything pass through NAPI all the same.
+    // An XDP program at this end makes all packets pass through NAPI nevertheless.
     let mut arriving = facts("suspend20");
     arriving.device.tso_peer = peer;
     assert!(judge(&arriving).active);
@@ -183,15 +183,15 @@ fn tso_at_the_peer_comes_first_and_only_while_nothing_arrives() {
 
 #[test]
 fn connections_through_other_devices() {
-    let elsewhere = BTreeMap::from([("lo".to_owned(), 3)]);
-    let other = |some_here| Reason::OtherDevice { device: "eth0".to_owned(), elsewhere: elsewhere.clone(), some_here };
+    let others = BTreeMap::from([("lo".to_owned(), 3)]);
+    let other = |some_here| Reason::OtherDevice { device: "eth0".to_owned(), others: others.clone(), some_here };
     let verdict = refused(|facts| {
         of(facts).view.sockets[1].napi_id = None;
-        of(facts).elsewhere = elsewhere.clone();
+        of(facts).by_other_device = others.clone();
     });
     assert_eq!(verdict.reasons, [other(false)]);
     let mut some = facts("suspend20");
-    of(&mut some).elsewhere = elsewhere.clone();
+    of(&mut some).by_other_device = others.clone();
     let verdict = judge(&some);
     assert!(verdict.active);
     assert_eq!(verdict.reasons, [other(true)]);
@@ -221,12 +221,12 @@ fn epoll_instances_that_are_not_set_up() {
     assert!(unset.to_string().contains("like suspend20, but without epoll parameters"), "{unset}");
     let old = refused(|facts| of(facts).view.epolls[0].params = EpollParams::Unsupported);
     assert_eq!(old.reasons, [Reason::ParametersUnsupported]);
-    let meek = EpollBusyPoll { usecs: 0, budget: 64, prefer: false };
-    let meek = refused(|facts| of(facts).view.epolls[0].params = EpollParams::Set(meek));
-    assert_eq!(meek.reasons, [Reason::PreferNotSet]);
+    let without_prefer = EpollBusyPoll { usecs: 0, budget: 64, prefer: false };
+    let without_prefer = refused(|facts| of(facts).view.epolls[0].params = EpollParams::Set(without_prefer));
+    assert_eq!(without_prefer.reasons, [Reason::PreferNotSet]);
     let none = refused(|facts| of(facts).view.epolls.clear());
     assert_eq!(none.reasons, [Reason::NoEpoll]);
-    // An instance that watches no socket with a peer does not matter.
+    // An instance without connected sockets does not matter.
     let mut extra = facts("suspend20");
     of(&mut extra).view.epolls.push(epoll(None, &[]));
     assert!(judge(&extra).active);
@@ -243,7 +243,8 @@ fn polls_that_the_process_does_not_do() {
         of(facts).waits = Some(Waits { all: 100, zero: 99 });
     });
     assert_eq!(zero.reasons, [Reason::ZeroTimeout { zero: 99, of: 100 }]);
-    let unknown = refused(|facts| of(facts).own = None);
+    assert!(zero.to_string().contains("`abey run --poll-on-zero-timeout`"), "{zero}");
+    let unknown = refused(|facts| of(facts).own_polls = None);
     assert!(unknown.is_unknown(), "{unknown}");
 }
 
@@ -260,8 +261,9 @@ fn two_napi_instances_in_one_epoll() {
     let mut active = facts("suspend20");
     spread(&mut active);
     let verdict = judge(&active);
-    assert!(verdict.active, "half polled is polled: {verdict}");
+    assert!(verdict.active, "one polled instance of two is enough: {verdict}");
     assert_eq!(verdict.reasons, std::slice::from_ref(&split));
+    assert!(verdict.to_string().contains("`abey run --steer`"), "{verdict}");
     let verdict = refused(|facts| {
         spread(facts);
         in_softirq(facts, 7);
@@ -272,7 +274,7 @@ fn two_napi_instances_in_one_epoll() {
 }
 
 #[test]
-fn the_other_modes_are_not_active_when_somebody_else_polls() {
+fn the_other_modes_are_not_active_when_another_context_polls() {
     let mut threaded = facts("threaded");
     threaded.polls = facts("base").polls;
     assert_eq!(judge(&threaded).reasons, [Reason::ThreadsDidNotPoll { softirq: 100 }]);
@@ -287,7 +289,7 @@ fn the_other_modes_are_not_active_when_somebody_else_polls() {
 }
 
 #[test]
-fn a_tree_is_active_when_all_that_have_traffic_are() {
+fn a_tree_is_active_if_all_processes_with_traffic_are() {
     let mut tree = facts("suspend20");
     let params = mode("suspend20").epoll;
     // A master that only listens, a wrapper without sockets, a worker without connections.
@@ -298,7 +300,7 @@ fn a_tree_is_active_when_all_that_have_traffic_are() {
     let mut spare = process(124, params);
     (spare.view.sockets, spare.view.epolls) = (vec![socket(SocketState::Listening, None)], vec![epoll(params, &[])]);
     for idle in [&mut master, &mut wrapper, &mut spare] {
-        idle.own = Some(OwnPolls::default());
+        idle.own_polls = Some(OwnPolls::default());
     }
     let worker = tree.processes.remove(0);
     tree.processes = vec![wrapper, master, worker, spare];
@@ -309,16 +311,16 @@ fn a_tree_is_active_when_all_that_have_traffic_are() {
     assert_eq!(states, [State::Idle, State::Idle, State::Active, State::Idle]);
 
     let mut plain = process(125, None);
-    plain.own = Some(OwnPolls::default());
+    plain.own_polls = Some(OwnPolls::default());
     tree.processes.push(plain);
     let verdict = judge(&tree);
     assert!(!verdict.active, "{verdict}");
-    assert_eq!((verdict.pid, verdict.name.as_str()), (99, "abey"), "several: the one that was asked about");
+    assert_eq!((verdict.pid, verdict.name.as_str()), (99, "abey"), "several: the requested one");
     assert_eq!(verdict.reasons, [Reason::ParametersNotSet { unset: 1, of: 1 }]);
 }
 
 #[test]
-fn a_process_that_did_nothing_is_told_from_one_that_is_not_served() {
+fn an_idle_process_is_distinguished_from_one_without_sockets() {
     let asleep = refused(|facts| {
         in_softirq(facts, 0);
         of(facts).cpu = Some(Duration::from_micros(100));
@@ -334,13 +336,49 @@ fn a_process_that_did_nothing_is_told_from_one_that_is_not_served() {
 #[test]
 fn a_device_is_described_without_a_process() {
     let suspended = facts("suspend20");
-    let said = describe_device(&suspended.device, &suspended.polls);
-    assert!(said.starts_with("eth0: suspend20 is configured") && said.contains("--pid"), "{said}");
-    assert!(said.contains("150 by processes"), "{said}");
+    let text = describe_device(&suspended.device, &suspended.polls);
+    assert!(text.starts_with("eth0: suspend20 is configured") && text.contains("--pid"), "{text}");
+    assert!(text.contains("150 by processes"), "{text}");
     let mut mixed = suspended.device.clone();
     mixed.napis.push((NAPI + 1, NapiSettings::default()));
-    let said = describe_device(&mixed, &Err("no tracefs".to_owned()));
-    assert!(said.contains("base (NAPI 901), suspend20 (NAPI 900) is configured"), "{said}");
+    let text = describe_device(&mixed, &Err("no tracefs".to_owned()));
+    assert!(text.contains("base (NAPI 901), suspend20 (NAPI 900) is configured"), "{text}");
     mixed.napis.clear();
     assert!(describe_device(&mixed, &suspended.polls).contains("no NAPI instance"));
+}
+
+#[test]
+fn no_reason_names_an_environment_variable() {
+    let device = || "eth0".to_owned();
+    let reasons = [
+        Reason::NoNapi { device: device(), why: NoNapi::Loopback },
+        Reason::NoNapi { device: device(), why: NoNapi::GroOff },
+        Reason::NoNapi { device: device(), why: NoNapi::NoInstance },
+        Reason::OtherNamespace { device: device() },
+        Reason::TsoAtPeer { device: device(), peer: "veth1".to_owned(), netns: "network namespace b".to_owned() },
+        Reason::NoNapiId { device: device(), sockets: 1, veth: true },
+        Reason::OtherDevice { device: device(), others: [("lo".to_owned(), 3)].into(), some_here: true },
+        Reason::NoDeferral { device: device() },
+        Reason::SuspendNotAboveFlush { suspend: Nanos::from_micros(20), flush: Nanos::from_micros(20) },
+        Reason::NoEpoll,
+        Reason::ParametersNotSet { unset: 1, of: 2 },
+        Reason::ParametersUnsupported,
+        Reason::PreferNotSet,
+        Reason::ZeroTimeout { zero: 99, of: 100 },
+        Reason::CannotCount { why: "no tracefs".to_owned() },
+        Reason::NoSocket,
+        Reason::NothingReceived { device: device() },
+        Reason::ProcessIdle,
+        Reason::OwnPollsEmpty { own: 7, softirq: 50 },
+        Reason::AllInSoftirq { softirq: 50 },
+        Reason::ThreadsDidNotPoll { softirq: 50 },
+        Reason::TimerNeverFired,
+        Reason::NotInSoftirq { busy: 8 },
+        Reason::SeveralNapis { epoll: 4, napis: [(NAPI, 7), (NAPI + 1, 1)].into() },
+        Reason::SettingsDiffer { configured: [(NAPI, "base".to_owned())].into() },
+    ];
+    for reason in reasons {
+        let text = reason.to_string();
+        assert!(!text.contains("ABEY_"), "{text}");
+    }
 }

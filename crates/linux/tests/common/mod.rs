@@ -1,9 +1,9 @@
-//! What the tests of this crate share: a test network of their own.
+//! Shared by the tests of this crate: a test network.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use abey_linux::netns::NetNs;
-use abey_linux::veth::{End, create};
+use abey_testbed::veth::{End, create};
 
 /// The address of `near0`.
 pub(crate) const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));

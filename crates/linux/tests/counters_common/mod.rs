@@ -1,5 +1,5 @@
-//! What the tests of counting and inspection share: a test network whose devices have names of their own, and echo
-//! traffic over it. (The tracepoint of NAPI polls knows devices by name only, whatever their namespace.)
+//! Shared by the tests of counting and inspection: a test network with unique device names, and echo traffic over it.
+//! (The tracepoint of NAPI polls reports devices by name only, in every namespace.)
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
@@ -13,7 +13,7 @@ use abey_delivery::EpollBusyPoll;
 use abey_linux::napi::{Napi, NapiChange, napis, set_napi};
 use abey_linux::netlink::Netlink;
 use abey_linux::netns::NetNs;
-use abey_linux::veth::{End, create};
+use abey_testbed::veth::{End, create};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 /// The server's address.
@@ -38,7 +38,7 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// `letter` tells the networks of one test binary apart. `None` without root.
+    /// Makes a network. `letter` is unique within a test binary. Returns `None` without root.
     pub(crate) fn new(letter: char) -> Option<Self> {
         if !is_root() {
             return None;
@@ -55,7 +55,7 @@ impl Net {
         Some(Self { server, client, device })
     }
 
-    /// The NAPI instance of the server's device.
+    /// Returns the NAPI instance of the server's device.
     pub(crate) fn napi(&self) -> Napi {
         let mut netlink = Netlink::open(&self.server).expect("netlink");
         napis(&mut netlink, None).expect("NAPI instances").pop().expect("one NAPI instance")
@@ -66,7 +66,7 @@ impl Net {
         set_napi(&mut netlink, self.napi().id, change).expect("set");
     }
 
-    /// A connection to `port` of the server.
+    /// Connects to `port` of the server.
     pub(crate) fn connect(&self, port: u16) -> TcpStream {
         let stream = self.client.run(|| TcpStream::connect((SERVER, port)).expect("connect")).expect("enter");
         stream.set_nodelay(true).expect("nodelay");
@@ -94,9 +94,9 @@ impl Echo {
     pub(crate) fn start(net: &Net, busy_poll: Option<EpollBusyPoll>) -> Self {
         let listener = net.server.run(|| TcpListener::bind((SERVER, 0)).expect("listen")).expect("enter");
         let address = listener.local_addr().expect("address");
-        let (tell, tid) = mpsc::channel();
+        let (sender, tid) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            tell.send(nix::unistd::gettid().as_raw() as u32).expect("told");
+            sender.send(nix::unistd::gettid().as_raw() as u32).expect("sent");
             let (stream, _) = listener.accept().expect("accept");
             stream.set_nodelay(true).expect("nodelay");
             serve(stream, busy_poll);

@@ -1,13 +1,17 @@
-//! The part of an AF_XDP device that is there once, whoever has its queues.
+//! The part of an AF_XDP device that exists once, even if several processes have its queues.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use super::facts::Facts;
+use super::ports::PortsError;
 use super::program::Program;
-use super::{Facts, PortsError, Protocol, Redirected, XdpShape, socket};
-use crate::open::OpenError;
+use super::shape::XdpShape;
+use super::socket;
+use crate::error::OpenError;
+use crate::redirect::{Protocol, Redirected};
 
-/// A network device with its XDP program attached, whose sockets are other processes'.
+/// A network device with its XDP program, for sockets of other processes.
 #[derive(Debug)]
 pub(crate) struct XdpDevice {
     facts: Facts,
@@ -16,9 +20,9 @@ pub(crate) struct XdpDevice {
 }
 
 impl XdpDevice {
-    /// Attaches the program, which leaves everything to the kernel at first.
+    /// Attaches the program, which passes everything to the kernel at first.
     pub(crate) fn open(name: &str, shape: XdpShape) -> Result<Self, OpenError> {
-        let facts = Facts::ask(name, &shape)?;
+        let facts = Facts::read(name, &shape)?;
         let program = Program::load(&facts.device)?;
         program.attach(facts.index, shape.generic)?;
         Ok(Self { facts, shape, program })
@@ -28,7 +32,7 @@ impl XdpDevice {
         self.facts.queues
     }
 
-    /// A socket to hand out, and its memory.
+    /// Creates a socket for another process, and its memory.
     pub(crate) fn socket(&self) -> Result<(OwnedFd, OwnedFd), OpenError> {
         socket::socket_to_hand_out(&self.facts, &self.shape)
     }
@@ -37,7 +41,7 @@ impl XdpDevice {
         self.program.set_socket(queue, socket)
     }
 
-    /// What of a port's traffic on these queues goes to their sockets.
+    /// Sets which packets of a port on these queues go to their sockets.
     pub(crate) fn set_port(
         &self,
         protocol: Protocol,

@@ -1,39 +1,14 @@
-//! Which ports come to us: the handle by which they are registered and released.
+//! The ports that are redirected to AF_XDP sockets.
 
 use std::io;
 use std::sync::Arc;
 
 use super::filter;
 use super::program::Program;
-use crate::broker::Broker;
+use crate::claim::Broker;
+use crate::redirect::{Protocol, Redirected};
 
-/// A transport protocol with ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Protocol {
-    /// TCP over IPv4 and IPv6.
-    Tcp,
-    /// UDP over IPv4 and IPv6.
-    Udp,
-}
-
-/// What of a port's traffic comes to us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Redirected {
-    /// Nothing: the kernel gets it.
-    Nothing,
-    /// TCP: connections that began with us, and no new ones. UDP: everything.
-    Flows,
-    /// Everything but the connections that the kernel has.
-    Everything,
-}
-
-impl Redirected {
-    pub(super) fn open_and_flows(self) -> [bool; 2] {
-        [self == Self::Everything, self != Self::Nothing]
-    }
-}
-
-/// Why a port could not be registered or released.
+/// Reason why a port could not be registered or released.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot change which ports {device} redirects ({protocol:?} {port}): {source}")]
 pub struct PortsError {
@@ -44,7 +19,7 @@ pub struct PortsError {
 }
 
 impl PortsError {
-    /// What the system said.
+    /// Returns the system's error.
     pub fn into_source(self) -> io::Error {
         self.source
     }
@@ -52,15 +27,15 @@ impl PortsError {
 
 /// The ports that are redirected to an AF_XDP NIC. Clones are handles of the same set.
 ///
-/// At first there are none. When the last handle and the last queue pair go, the program is detached, unless it belongs to
-/// a [`Broker`].
+/// A new set is empty. When the last handle and the last queue pair are dropped the program is detached, unless it belongs
+/// to a [`Broker`].
 #[derive(Clone, Debug)]
 pub struct Ports {
     device: String,
     redirect: Redirect,
 }
 
-/// Who redirects.
+/// The program that redirects, or the broker that has it.
 #[derive(Clone, Debug)]
 enum Redirect {
     Program(Arc<Program>),
@@ -68,17 +43,17 @@ enum Redirect {
 }
 
 impl Ports {
-    /// Those of a program of this process, on every queue that has a socket.
+    /// Returns the ports of a program of this process, on every queue with a socket.
     pub(super) fn of_program(device: &str, program: Arc<Program>) -> Self {
         Self { device: device.to_owned(), redirect: Redirect::Program(program) }
     }
 
-    /// Those of another process's program.
+    /// Returns the ports of a broker's program.
     pub(super) fn of_broker(device: &str, broker: Arc<dyn Broker>) -> Self {
         Self { device: device.to_owned(), redirect: Redirect::Broker(broker) }
     }
 
-    /// Who has the program, if that is another process.
+    /// Returns the broker, if another process has the program.
     pub fn broker(&self) -> Option<&Arc<dyn Broker>> {
         match &self.redirect {
             Redirect::Program(_) => None,
@@ -86,7 +61,7 @@ impl Ports {
         }
     }
 
-    /// Redirects what is sent to `port` to us, from now on; not the connections that the kernel has there already.
+    /// Redirects the packets of `port`, except those of connections that the kernel has already.
     ///
     /// # Errors
     /// When the kernel refuses, most likely because 65,536 ports are registered.
@@ -94,7 +69,7 @@ impl Ports {
         self.set(protocol, port, Redirected::Everything)
     }
 
-    /// Leaves new TCP connections to `port` to the kernel, while those that are there stay ours.
+    /// Passes new TCP connections to `port` to the kernel, and continues to redirect existing ones.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -102,7 +77,7 @@ impl Ports {
         self.set(protocol, port, Redirected::Flows)
     }
 
-    /// Leaves what is sent to `port` to the kernel again. A port that was not registered stays so.
+    /// Passes the packets of `port` to the kernel again. No effect on a port that was not registered.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -122,12 +97,51 @@ impl Ports {
         set.map_err(|source| PortsError { device: self.device.clone(), protocol, port, source })
     }
 
-    /// Detaches the program, whoever still has a handle or a queue pair: the device is the kernel's alone again. The
-    /// queues stay ours until their pairs are dropped.
+    /// Detaches the program, even if other handles or queue pairs exist: the kernel receives all frames again. The queues
+    /// stay bound until their pairs are dropped.
     pub fn detach(&self) {
         match &self.redirect {
             Redirect::Program(program) => program.detach(),
             Redirect::Broker(broker) => broker.give_back(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::error::OpenError;
+    use crate::interface::Interface;
+
+    fn attached(device: &str, index: u32) -> Result<Ports, OpenError> {
+        let program = Program::load(device)?;
+        program.attach(index, false)?;
+        Ok(Ports::of_program(device, Arc::new(program)))
+    }
+
+    #[test]
+    fn a_program_of_another_process_stays_attached() {
+        if !nix::unistd::geteuid().is_root() || Command::new("ip").arg("-V").output().is_err() {
+            eprintln!("skipped: needs root and the `ip` program to make a device");
+            return;
+        }
+        let test = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a namespace");
+            let words = ["link", "add", "v0", "type", "veth", "peer", "name", "v1"];
+            assert!(Command::new("ip").args(words).status().expect("ip").success());
+            let index = Interface::new("v0").expect("a socket").index().expect("a device");
+            let first = attached("af_xdp:v0", index).expect("attach");
+            let second = attached("af_xdp:v0", index).expect_err("one program at a time").to_string();
+            assert!(second.contains("another XDP program is attached to it"), "{second}");
+            first.register(Protocol::Tcp, 80).expect("the first program still works");
+            let handle = first.clone();
+            drop(first);
+            attached("af_xdp:v0", index).expect_err("a handle keeps the program attached");
+            handle.detach();
+            attached("af_xdp:v0", index).expect("the device has no program after a detach");
+        };
+        std::thread::spawn(test).join().expect("the test");
     }
 }

@@ -1,25 +1,26 @@
-//! The XDP program in the kernel: loads it, attaches it, and changes its maps while it runs.
+//! The loaded XDP program: attaching it, and changing its maps while it runs.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use abey_bpf::error_chain;
+use aya::Ebpf;
 use aya::maps::{HashMap, MapData, MapError, XskMap};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, Xdp, xdp::XdpMode};
-use aya::{Ebpf, EbpfLoader};
 
 use super::filter::{self, Port};
-use super::ports::Protocol;
+use crate::error::OpenError;
 use crate::headers::{TCP, UDP};
-use crate::open::OpenError;
+use crate::redirect::Protocol;
 
 /// A loaded program and its maps.
 pub(super) struct Program {
     device: String,
     ports: Mutex<HashMap<MapData, u32, Port>>,
     sockets: Mutex<XskMap<MapData>>,
-    /// Detaches when dropped, and when the process ends.
+    /// Detaches the program when dropped; the kernel does so when the process ends.
     link: Mutex<Option<FdLink>>,
     loaded: Mutex<Ebpf>,
 }
@@ -31,17 +32,17 @@ impl std::fmt::Debug for Program {
 }
 
 impl Program {
-    /// Loads the program. The device does not change yet.
+    /// Loads the program without attaching it.
     pub(super) fn load(device: &str) -> Result<Self, OpenError> {
         let load = |error: String| OpenError::System {
             action: "load the XDP program of",
             device: device.to_owned(),
             source: io::Error::other(error),
         };
-        let mut loaded = EbpfLoader::new().load(&filter::object()).map_err(|error| load(chain(&error)))?;
+        let mut loaded = abey_bpf::load(&filter::object()).map_err(|error| load(error_chain(&error)))?;
         let mut map = |name| loaded.take_map(name).ok_or_else(|| load(format!("it has no map {name}")));
-        let ports = HashMap::try_from(map(filter::PORTS)?).map_err(|error| load(chain(&error)))?;
-        let sockets = XskMap::try_from(map(filter::SOCKETS)?).map_err(|error| load(chain(&error)))?;
+        let ports = HashMap::try_from(map(filter::PORTS)?).map_err(|error| load(error_chain(&error)))?;
+        let sockets = XskMap::try_from(map(filter::SOCKETS)?).map_err(|error| load(error_chain(&error)))?;
         Ok(Self {
             device: device.to_owned(),
             ports: Mutex::new(ports),
@@ -51,19 +52,19 @@ impl Program {
         })
     }
 
-    /// Attaches it to the device with this number.
+    /// Attaches the program to the device of this index.
     pub(super) fn attach(&self, index: u32, generic: bool) -> Result<(), OpenError> {
         let link = attach(&mut lock(&self.loaded), &self.device, index, generic)?;
         *lock(&self.link) = Some(link);
         Ok(())
     }
 
-    /// Detaches it.
+    /// Detaches the program.
     pub(super) fn detach(&self) {
         lock(&self.link).take();
     }
 
-    /// Where frames of `queue` go; `None`: to the kernel.
+    /// Redirects frames of `queue` to a socket, or with `None` to the kernel.
     pub(super) fn set_socket(&self, queue: u32, socket: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let mut sockets = lock(&self.sockets);
         match socket {
@@ -75,7 +76,7 @@ impl Program {
         }
     }
 
-    /// Changes on which queues a port is open and has flows.
+    /// Changes the queues on which a port is open and has flows.
     pub(super) fn change_port(&self, protocol: Protocol, port: u16, change: impl FnOnce(&mut Port)) -> io::Result<()> {
         let number = match protocol {
             Protocol::Tcp => TCP,
@@ -125,7 +126,7 @@ fn attach(loaded: &mut Ebpf, device: &str, index: u32, generic: bool) -> Result<
             Some(libc::EOPNOTSUPP) => {
                 OpenError::Refused { device, reason: "its driver has no XDP; ask for a generic program".to_owned() }
             }
-            _ => OpenError::System { action, device, source: io::Error::other(chain(&error)) },
+            _ => OpenError::System { action, device, source: io::Error::other(error_chain(&error)) },
         }
     };
     let program = loaded.program_mut(filter::PROGRAM).expect("the object has the program");
@@ -134,7 +135,7 @@ fn attach(loaded: &mut Ebpf, device: &str, index: u32, generic: bool) -> Result<
     let mode = if generic { XdpMode::Skb } else { XdpMode::Driver };
     let id = program.attach_to_if_index(index, mode).map_err(|error| refused("attach the XDP program to", error))?;
     let link = program.take_link(id).map_err(|error| refused("attach the XDP program to", error))?;
-    // Before Linux 5.9 there are only attachments that outlive their process.
+    // Before Linux 5.9 attachments outlive their process.
     link.try_into().map_err(|_| OpenError::Refused {
         device: device.to_owned(),
         reason: "the kernel has no BPF links for XDP (it needs Linux 5.9)".to_owned(),
@@ -144,53 +145,6 @@ fn attach(loaded: &mut Ebpf, device: &str, index: u32, generic: bool) -> Result<
 fn map_error(error: MapError) -> io::Error {
     match error {
         MapError::SyscallError(error) => error.io_error,
-        other => io::Error::other(chain(&other)),
-    }
-}
-
-/// An error and what it was caused by, in one sentence.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(|error| error.to_string()).collect::<Vec<_>>().join(": ")
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use std::sync::Arc;
-
-    use super::super::Ports;
-    use super::*;
-    use crate::interface::Interface;
-
-    fn attached(device: &str, index: u32) -> Result<Ports, OpenError> {
-        let program = Program::load(device)?;
-        program.attach(index, false)?;
-        Ok(Ports::of_program(device, Arc::new(program)))
-    }
-
-    #[test]
-    fn a_program_that_is_there_already_is_left_alone() {
-        if !nix::unistd::geteuid().is_root() || Command::new("ip").arg("-V").output().is_err() {
-            eprintln!("skipped: needs root and the `ip` program to make a device");
-            return;
-        }
-        let test = || {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a namespace");
-            let words = ["link", "add", "v0", "type", "veth", "peer", "name", "v1"];
-            assert!(Command::new("ip").args(words).status().expect("ip").success());
-            let index = Interface::new("v0").expect("a socket").index().expect("a device");
-            let first = attached("af_xdp:v0", index).expect("attach");
-            let second = attached("af_xdp:v0", index).expect_err("one program at a time").to_string();
-            assert!(second.contains("another XDP program is attached to it"), "{second}");
-            first.register(Protocol::Tcp, 80).expect("the first still works");
-            let handle = first.clone();
-            drop(first);
-            attached("af_xdp:v0", index).expect_err("a handle keeps it");
-            handle.detach();
-            attached("af_xdp:v0", index).expect("and makes room when it goes");
-        };
-        std::thread::spawn(test).join().expect("the test");
+        other => io::Error::other(error_chain(&other)),
     }
 }

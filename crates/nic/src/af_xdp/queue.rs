@@ -20,15 +20,15 @@ use crate::queue::{Capabilities, LinkState, QueuePair, ReceiveError, TransmitErr
 pub struct XdpQueue {
     socket: Socket,
     interface: Arc<Interface>,
-    /// Keeps the program attached.
+    /// A handle that keeps the program attached.
     _ports: Ports,
     mtu: usize,
     queues: usize,
     /// Addresses of buffers to transmit from.
     free: Vec<u64>,
-    /// Addresses of buffers to give back to the kernel.
+    /// Addresses of buffers to return to the kernel.
     returned: Vec<u64>,
-    /// Frames were put in the ring and the kernel was not told.
+    /// Whether frames were put in the ring since the last kick.
     dirty: bool,
     stalled: bool,
     counters: Counters,
@@ -54,7 +54,7 @@ impl XdpQueue {
         format!("af_xdp:{}", self.interface.name())
     }
 
-    /// Copies a received frame; `false` when it had to be dropped.
+    /// Copies a received frame; `false` if it was dropped.
     fn take(&mut self, descriptor: XdpDesc, frame: &mut Frame) -> bool {
         let length = descriptor.len as usize;
         if length > frame.capacity() {
@@ -74,7 +74,7 @@ impl XdpQueue {
         true
     }
 
-    /// Gives received buffers back to the kernel.
+    /// Returns received buffers to the kernel.
     fn refill(&mut self) {
         while let Some(&address) = self.returned.last() {
             if !self.socket.fill.push(address) {
@@ -90,7 +90,7 @@ impl XdpQueue {
         }
     }
 
-    /// Takes back the buffers that were transmitted.
+    /// Takes back transmitted buffers.
     fn reclaim(&mut self) {
         while let Some(address) = self.socket.completion.pop() {
             self.free.push(self.socket.buffers.start_of(address));
@@ -133,8 +133,8 @@ impl QueuePair for XdpQueue {
             let length = frame.len() as u32;
             let put =
                 self.socket.transmit.push(XdpDesc { addr: address, len: length, options: XdpDescOptions::empty() });
-            // There are as many slots as buffers, so whoever has a buffer has a slot.
-            assert!(put, "the transmit ring is shorter than its buffers are many");
+            // The ring has a slot for each buffer.
+            assert!(put, "the transmit ring has a slot for each buffer");
             self.dirty = true;
             self.counters.transmitted += 1;
             self.counters.transmitted_bytes += frame.len() as u64;
@@ -163,7 +163,7 @@ impl QueuePair for XdpQueue {
                 Some(libc::ENETDOWN) => break,
                 _ => return Err(TransmitError::Device { device: self.device(), source: error }),
             }
-            // In copy mode a call takes 32 frames; as long as calls help, call on.
+            // In copy mode a call takes 32 frames: call again as long as a call takes any.
             let left = self.socket.transmit.pending();
             if left >= pending {
                 self.dirty = true;
@@ -177,10 +177,10 @@ impl QueuePair for XdpQueue {
     fn mask(&mut self) {}
 
     fn unmask(&mut self) -> bool {
-        // What the kernel was too busy to send is offered again; an error will still be there at the next kick.
+        // Frames that the kernel was too busy to send are submitted again; the next kick meets an error again.
         let _ = self.kick();
-        // Completions do not wake anybody: a caller with frames to send has to come back until there is room, which is
-        // said once.
+        // Completions raise no interrupt: a caller with frames to send must poll until there is room, which is reported
+        // once.
         let waits = self.stalled || self.dirty;
         if self.stalled {
             self.reclaim();
@@ -189,7 +189,7 @@ impl QueuePair for XdpQueue {
         waits || self.socket.receive.is_ready()
     }
 
-    fn tells_while_masked(&self) -> bool {
+    fn readable_while_masked(&self) -> bool {
         true
     }
 

@@ -1,7 +1,7 @@
 //! The four rings an AF_XDP socket shares with the kernel, as mappings of the socket.
 //!
-//! The layout is what the kernel says it is (`XDP_MMAP_OFFSETS`, Linux `Documentation/networking/af_xdp.rst`): free-running
-//! 32-bit indices, entries addressed modulo the size, and a word of flags. The kernel is trusted to keep to it.
+//! The kernel reports the layout (`XDP_MMAP_OFFSETS`, Linux `Documentation/networking/af_xdp.rst`): free-running 32-bit
+//! indices, entries addressed modulo the size, and a word of flags. The kernel is trusted to follow the protocol.
 
 use std::io;
 use std::marker::PhantomData;
@@ -23,11 +23,11 @@ struct Ring<T> {
 }
 
 // SAFETY: memory shared with the kernel, which does not care about threads; reached through atomics and through copies of
-// entries that the protocol has given to us.
+// entries that the protocol has passed to this process.
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// Maps the ring of `size` entries that lies at `page_offset` of the socket.
+    /// Maps the ring of `size` entries at `page_offset` of the socket.
     fn map(socket: BorrowedFd<'_>, page_offset: u64, offsets: XdpRingOffset, size: u32) -> io::Result<Self> {
         let flags = offsets.flags.ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
         assert!(size.is_power_of_two(), "a ring of {size} entries");
@@ -69,15 +69,15 @@ impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
         // SAFETY: our mapping, and nothing refers to it any more.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "munmap of our own mapping failed");
+        debug_assert!(unmapped.is_ok(), "munmap of an own mapping failed");
     }
 }
 
-/// A ring that we put entries into: fill and transmit.
+/// A ring that this process writes: fill and transmit.
 pub(super) struct Producer<T> {
     ring: Ring<T>,
     produced: u32,
-    /// The kernel's index when last looked at.
+    /// The kernel's index when it was last read.
     consumed: u32,
 }
 
@@ -86,43 +86,43 @@ impl<T: Copy> Producer<T> {
         Ok(Self { ring: Ring::map(socket, page_offset, offsets, size)?, produced: 0, consumed: 0 })
     }
 
-    /// Writes the next entry; `false` when the ring is full. The kernel sees it after [`publish`](Self::publish).
+    /// Writes the next entry; `false` when the ring is full. The kernel reads it after [`publish`](Self::publish).
     pub(super) fn push(&mut self, entry: T) -> bool {
         if self.produced.wrapping_sub(self.consumed) == self.ring.size {
-            // Acquire: the kernel has done with the entries it gives back.
+            // Acquire: the kernel has read the entries that it returns.
             self.consumed = self.ring.consumed().load(Ordering::Acquire);
             if self.produced.wrapping_sub(self.consumed) >= self.ring.size {
                 return false;
             }
         }
-        // SAFETY: the entry lies between what we have published and what the kernel has taken, so it is ours.
+        // SAFETY: the entry is beyond the published ones, and the kernel has taken its last content.
         unsafe { self.ring.entry(self.produced).write(entry) };
         self.produced = self.produced.wrapping_add(1);
         true
     }
 
-    /// Shows the kernel what was pushed.
+    /// Publishes the entries that were pushed.
     pub(super) fn publish(&mut self) {
-        // Release: the entries are written before they are shown.
+        // Release: the entries are written before the index.
         self.ring.produced().store(self.produced, Ordering::Release);
     }
 
-    /// Published entries that the kernel has not taken yet.
+    /// Returns the number of published entries that the kernel has not taken yet.
     pub(super) fn pending(&self) -> u32 {
         self.produced.wrapping_sub(self.ring.consumed().load(Ordering::Relaxed))
     }
 
-    /// Whether the kernel wants a system call before it goes on.
+    /// Returns whether the kernel needs a system call to continue.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }
 }
 
-/// A ring that we take entries out of: receive and completion.
+/// A ring that this process reads: receive and completion.
 pub(super) struct Consumer<T> {
     ring: Ring<T>,
     consumed: u32,
-    /// The kernel's index when last looked at.
+    /// The kernel's index when it was last read.
     produced: u32,
 }
 
@@ -131,10 +131,10 @@ impl<T: Copy> Consumer<T> {
         Ok(Self { ring: Ring::map(socket, page_offset, offsets, size)?, consumed: 0, produced: 0 })
     }
 
-    /// Reads the next entry, if there is one. The kernel gets its place back after [`release`](Self::release).
+    /// Reads the next entry, if there is one. The kernel may overwrite it after [`release`](Self::release).
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.consumed == self.produced {
-            // Acquire: the entries were written before they were shown.
+            // Acquire: the entries were written before the index.
             self.produced = self.ring.produced().load(Ordering::Acquire);
             if self.consumed == self.produced {
                 return None;
@@ -146,13 +146,13 @@ impl<T: Copy> Consumer<T> {
         Some(entry)
     }
 
-    /// Gives the kernel back the places of what was popped.
+    /// Returns the entries that were popped to the kernel.
     pub(super) fn release(&mut self) {
-        // Release: we have read the entries before they are written again.
+        // Release: the entries were read before they are written again.
         self.ring.consumed().store(self.consumed, Ordering::Release);
     }
 
-    /// Whether there is something to pop.
+    /// Returns whether there is an entry to pop.
     pub(super) fn is_ready(&self) -> bool {
         self.ring.produced().load(Ordering::Acquire) != self.consumed
     }

@@ -1,4 +1,4 @@
-//! One AF_XDP socket: its buffers, its four rings, bound to a queue of the device.
+//! An AF_XDP socket, bound to a queue of the device, with its buffers and its four rings.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,19 +11,17 @@ use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
     XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
 };
-use rustix::net::{bind, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
+use super::facts::Facts;
 use super::rings::{Consumer, Producer};
-use super::{Facts, XdpCopy, XdpShape};
-use crate::frame::ETHERNET_HEADER;
-use crate::open::OpenError;
+use super::shape::{XdpCopy, XdpShape};
+use crate::error::OpenError;
 
-/// Bytes the kernel keeps free in front of each received frame (`XDP_PACKET_HEADROOM`).
-const HEADROOM: usize = 256;
-/// How long to wait for the kernel to let go of a queue.
-const LETTING_GO: Duration = Duration::from_secs(1);
+/// Time to wait for the kernel to release a queue.
+const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 
-/// A bound socket. What refers to the memory and the descriptor comes before them, so that it goes before them.
+/// A bound socket. Fields that refer to the memory and the descriptor come first, so that they are dropped first.
 pub(super) struct Socket {
     pub(super) receive: Consumer<XdpDesc>,
     pub(super) transmit: Producer<XdpDesc>,
@@ -31,15 +29,15 @@ pub(super) struct Socket {
     pub(super) completion: Consumer<u64>,
     descriptor: OwnedFd,
     pub(super) buffers: Buffers,
-    /// Whether the driver reads and writes our buffers itself.
+    /// Whether the driver reads and writes the buffers without a copy.
     pub(super) zero_copy: bool,
 }
 
 impl Socket {
-    /// Makes `descriptor`, a fresh AF_XDP socket, the one of `queue` and gives the kernel its receive buffers.
+    /// Binds `descriptor`, a new AF_XDP socket, to `queue` and gives the kernel its receive buffers.
     ///
-    /// The kernel lets go of a queue a moment after its last socket was closed, so a queue that is taken is asked for
-    /// again for a second.
+    /// The kernel releases a queue a moment after its last socket was closed, so the bind is retried for a second while the
+    /// queue is in use.
     pub(super) fn open(facts: &Facts, queue: u32, descriptor: OwnedFd, shape: &XdpShape) -> Result<Self, OpenError> {
         let chunk = facts.chunk()?;
         let refused = |error| refusal(&facts.device, Some(queue), shape.copy, error);
@@ -48,7 +46,7 @@ impl Socket {
         Self::open_with(facts, queue, descriptor, buffers, shape)
     }
 
-    /// As [`Self::open`], with what [`socket_to_hand_out`] made.
+    /// As [`Self::open`], with a socket and memory from [`socket_to_hand_out`].
     pub(super) fn open_claimed(
         facts: &Facts,
         queue: u32,
@@ -70,16 +68,16 @@ impl Socket {
     ) -> Result<Self, OpenError> {
         let refused = |error| refusal(&facts.device, Some(queue), shape.copy, error);
         let mut socket = Self::prepare(descriptor, buffers, shape.slots).map_err(refused)?;
-        let end = Instant::now() + LETTING_GO;
+        let end = Instant::now() + RELEASE_LIMIT;
         loop {
             match socket.bind(facts.index, queue, shape.copy).map_err(refused) {
-                Err(OpenError::InUse { .. }) if Instant::now() < end => std::thread::sleep(LETTING_GO / 100),
+                Err(OpenError::InUse { .. }) if Instant::now() < end => std::thread::sleep(RELEASE_LIMIT / 100),
                 other => return other.map(|()| socket),
             }
         }
     }
 
-    /// Everything before the socket is bound but for its memory: the rings.
+    /// Sets up the rings of a socket that has its memory and is not bound yet.
     fn prepare(descriptor: OwnedFd, buffers: Buffers, slots: u32) -> io::Result<Self> {
         let chunk = buffers.chunk;
         sockopt::set_xdp_umem_fill_ring_size(&descriptor, slots)?;
@@ -115,7 +113,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Frames the kernel dropped for want of buffers or of room in the receive ring.
+    /// Returns the number of frames that the kernel dropped for lack of buffers or of room in the receive ring.
     pub(super) fn dropped(&self) -> u64 {
         sockopt::xdp_statistics(&self.descriptor).map_or(0, |kernel| {
             let more = [kernel.rx_ring_full, kernel.rx_fill_ring_empty_descs];
@@ -136,12 +134,18 @@ impl std::fmt::Debug for Socket {
     }
 }
 
-/// The privileged half of [`Socket::open_claimed`]: gives a fresh socket its memory, which is another process's to use.
+/// Creates an AF_XDP socket in this network namespace, not bound yet. This takes CAP_NET_RAW; its use does not.
+pub(super) fn create(facts: &Facts) -> Result<OwnedFd, OpenError> {
+    let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None);
+    socket.map_err(|error| refusal(&facts.device, None, XdpCopy::Any, error.into()))
+}
+
+/// Creates a socket and its memory for another process: the privileged half of [`Socket::open_claimed`].
 ///
-/// The pages are the kernel's from then on, and nobody's limit of locked memory counts them: this process may lock what it
-/// likes, and those that have dropped their privileges may not.
+/// The kernel pins the pages in this call, on the account of this process, which is privileged and has no limit of locked
+/// memory; a process that has dropped its privileges has one.
 pub(super) fn socket_to_hand_out(facts: &Facts, shape: &XdpShape) -> Result<(OwnedFd, OwnedFd), OpenError> {
-    let (descriptor, chunk) = (facts.socket()?, facts.chunk()?);
+    let (descriptor, chunk) = (create(facts)?, facts.chunk()?);
     let make = || -> io::Result<OwnedFd> {
         let memory = memfd_create("abey-xdp", MemfdFlags::CLOEXEC)?;
         ftruncate(&memory, chunk as u64 * 2 * u64::from(shape.slots))?;
@@ -152,8 +156,8 @@ pub(super) fn socket_to_hand_out(facts: &Facts, shape: &XdpShape) -> Result<(Own
     Ok((descriptor, memory))
 }
 
-/// Says what went wrong in words of this crate.
-pub(super) fn refusal(device: &str, queue: Option<u32>, copy: XdpCopy, source: io::Error) -> OpenError {
+/// Returns the error of this crate for an error of the system.
+fn refusal(device: &str, queue: Option<u32>, copy: XdpCopy, source: io::Error) -> OpenError {
     let device = device.to_owned();
     let Some(queue) = queue else {
         return match source.raw_os_error() {
@@ -176,11 +180,6 @@ pub(super) fn refusal(device: &str, queue: Option<u32>, copy: XdpCopy, source: i
         _ => return OpenError::System { action: "open an AF_XDP socket on", device, source },
     };
     OpenError::Refused { device, reason }
-}
-
-/// The size of a buffer that holds a frame of this MTU; `None` when only more than a page would.
-pub(super) fn chunk_for(mtu: usize) -> Option<usize> {
-    [2048, 4096].into_iter().find(|chunk| HEADROOM + ETHERNET_HEADER + 4 + mtu <= *chunk)
 }
 
 /// Memory that the kernel shares: buffers of one size. Addresses are offsets into it.
@@ -254,7 +253,7 @@ impl Buffers {
     /// When they do not fit the buffer at `address`.
     pub(super) fn write(&self, address: u64, bytes: &[u8]) {
         assert!(self.contains(address, bytes.len()), "{} bytes at {address} are outside the buffers", bytes.len());
-        // SAFETY: checked just now; the buffer is ours until it is transmitted.
+        // SAFETY: checked above; the kernel does not access the buffer until it is transmitted.
         unsafe { bytes.as_ptr().copy_to_nonoverlapping(self.base.add(address as usize).as_ptr(), bytes.len()) }
     }
 
@@ -266,7 +265,7 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // SAFETY: our mapping; the socket that knew it is gone.
+        // SAFETY: an own mapping; the socket that used it is closed.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping failed");
     }

@@ -1,52 +1,53 @@
-//! A process's side of its claim.
+//! A claim, in the process that has it.
 
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::protocol::{Connection, Reply, Request};
-use super::{Broker, Claim};
-use crate::af_xdp::{Protocol, Redirected};
+use crate::claim::{Broker, Claim};
+use crate::redirect::{Protocol, Redirected};
 
-/// Why there is no claim.
+/// Reason why a claim failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// The broker has no queues for this process.
+    /// The broker refused it.
     #[error("{0}")]
     Refused(String),
-    /// The broker cannot be reached.
+    /// The broker could not be reached.
     #[error("`abey run`, which gives out the NIC's queues, cannot be reached: {0}")]
     Unreachable(#[from] io::Error),
 }
 
-/// Asks the broker of this name for queue pairs, and waits until it has decided. The claim lasts until its broker's last
-/// handle is dropped, or this process ends.
+/// Claims queue pairs from the broker at an abstract name, and waits for its decision.
+///
+/// The claim lasts until the last handle of [`Claim::broker`] is dropped, or this process ends.
 ///
 /// # Errors
-/// When there are none for this process, or the broker cannot be reached.
+/// [`ClaimError`]
 pub fn claim(name: &str, token: &str, is_forked: bool) -> Result<Claim, ClaimError> {
     let connection = Connection::open(name)?;
-    let (reply, mut descriptors) = connection.ask(&Request::Claim { token: token.to_owned(), is_forked })?;
+    let (reply, mut descriptors) = connection.request(&Request::Claim { token: token.to_owned(), is_forked })?;
     match reply {
         Reply::Granted { queues, of, has_control } => {
             let control = if has_control { descriptors.pop() } else { None };
             let broker = Arc::new(Client(Mutex::new(connection)));
             Ok(Claim { queues, of: of as usize, descriptors, control, broker })
         }
-        Reply::Refused(why) => Err(ClaimError::Refused(why)),
+        Reply::Refused(reason) => Err(ClaimError::Refused(reason)),
         _ => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
     }
 }
 
-/// One request at a time.
+/// The connection to the broker, for one request at a time.
 #[derive(Debug)]
 struct Client(Mutex<Connection>);
 
 impl Client {
-    fn ask(&self, request: &Request) -> io::Result<()> {
+    fn request(&self, request: &Request) -> io::Result<()> {
         let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match connection.ask(request)?.0 {
+        match connection.request(request)?.0 {
             Reply::Done => Ok(()),
             Reply::Failed(number) => Err(io::Error::from_raw_os_error(number)),
             _ => Err(io::ErrorKind::InvalidData.into()),
@@ -56,23 +57,23 @@ impl Client {
 
 impl Broker for Client {
     fn engage(&self) -> io::Result<()> {
-        self.ask(&Request::Engage)
+        self.request(&Request::Engage)
     }
 
     fn redirect(&self, protocol: Protocol, port: u16, what: Redirected) -> io::Result<()> {
-        self.ask(&Request::Redirect { protocol, port, what })
+        self.request(&Request::Redirect { protocol, port, what })
     }
 
     fn use_neighbor(&self, address: IpAddr) -> io::Result<()> {
-        self.ask(&Request::UseNeighbor(address))
+        self.request(&Request::UseNeighbor(address))
     }
 
-    fn complain(&self, why: &str) -> io::Result<()> {
-        self.ask(&Request::Complain(why.to_owned()))
+    fn report_failure(&self, reason: &str) -> io::Result<()> {
+        self.request(&Request::ReportFailure(reason.to_owned()))
     }
 
     fn give_back(&self) {
-        // A broker that is gone has nothing left to take.
-        let _ = self.ask(&Request::GiveBack);
+        // A broker that has ended has released everything.
+        let _ = self.request(&Request::GiveBack);
     }
 }

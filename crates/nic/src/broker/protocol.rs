@@ -1,7 +1,9 @@
-//! What a process and its broker say to each other. Nothing that the process says is believed before it was checked.
+//! Messages between a process and its broker: one JSON value in a datagram of a sequenced-packet socket.
+//!
+//! The broker parses a request completely and checks its ranges ([`Request::parse`]) before it acts on it.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -9,21 +11,26 @@ use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
     sockopt,
 };
+use serde::{Deserialize, Serialize};
 
-use crate::af_xdp::{Protocol, Redirected};
 use crate::message;
+use crate::redirect::{Protocol, Redirected};
 
-/// Bytes of the token in a claim.
-pub(super) const TOKEN: usize = 32;
+/// Length of a token in bytes.
+const TOKEN_BYTES: usize = 32;
+/// Maximum length of a text in bytes. Escaped as JSON it is at most twice as long, so that it fits into a datagram.
+const MAX_TEXT_BYTES: usize = 1024;
+const _: () = assert!(2 * MAX_TEXT_BYTES < message::MAX_BYTES);
 
-/// What a process asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A request of a process to its broker.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Queue pairs, for who knows the token.
+    /// Claims queue pairs.
     Claim {
-        /// 32 characters of ASCII.
+        /// 32 ASCII characters from the environment of the program.
         token: String,
-        /// The process was forked from one that has run this program, so that others like it may follow.
+        /// Whether the process was forked from one that has run this program, so that more processes may claim.
         is_forked: bool,
     },
     /// See [`Broker::engage`](super::Broker::engage).
@@ -34,140 +41,94 @@ pub enum Request {
         protocol: Protocol,
         /// The port.
         port: u16,
-        /// What of its traffic.
+        /// Which of its packets.
         what: Redirected,
     },
     /// See [`Broker::use_neighbor`](super::Broker::use_neighbor).
     UseNeighbor(IpAddr),
-    /// See [`Broker::complain`](super::Broker::complain).
-    Complain(String),
+    /// See [`Broker::report_failure`](super::Broker::report_failure).
+    ReportFailure(String),
     /// See [`Broker::give_back`](super::Broker::give_back).
     GiveBack,
 }
 
-/// What the broker answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The broker's reply to a [`Request`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Reply {
-    /// The claim's queues, of so many; their descriptors travel beside it.
+    /// The claim is granted. The descriptors of the queues are sent with the message.
     Granted {
-        /// Their numbers, ascending.
+        /// Numbers of the queues, ascending.
         queues: Vec<u32>,
-        /// How many queues the NIC has.
+        /// Number of queues of the NIC.
         of: u32,
-        /// One descriptor more, the last one, is [`Claim::control`](super::Claim::control).
+        /// Whether the last descriptor is [`Claim::control`](super::Claim::control).
         has_control: bool,
     },
-    /// There are no queues for the process: why, in words that follow a colon.
+    /// The claim is refused: the reason, as a part of a sentence.
     Refused(String),
-    /// What was asked for was done.
+    /// The request was performed.
     Done,
-    /// What was asked for could not be done: the number of the error.
+    /// The request failed with this error number.
     Failed(i32),
 }
-
-const CLAIM: u8 = 1;
-const ENGAGE: u8 = 2;
-const REDIRECT: u8 = 3;
-const USE_NEIGHBOR: u8 = 4;
-const GIVE_BACK: u8 = 5;
-const COMPLAIN: u8 = 6;
-/// Longest complaint in bytes.
-const COMPLAINT: usize = 1024;
-const GRANTED: u8 = 11;
-const REFUSED: u8 = 12;
-const DONE: u8 = 13;
-const FAILED: u8 = 14;
 
 impl Request {
     fn to_bytes(&self) -> Vec<u8> {
         match self {
-            Self::Claim { token, is_forked } => [&[CLAIM, u8::from(*is_forked)], token.as_bytes()].concat(),
-            Self::Engage => vec![ENGAGE],
-            Self::Redirect { protocol, port, what } => {
-                let [high, low] = port.to_be_bytes();
-                vec![REDIRECT, *protocol as u8, *what as u8, high, low]
-            }
-            Self::UseNeighbor(IpAddr::V4(v4)) => [&[USE_NEIGHBOR], &v4.octets()[..]].concat(),
-            Self::UseNeighbor(IpAddr::V6(v6)) => [&[USE_NEIGHBOR], &v6.octets()[..]].concat(),
-            Self::Complain(why) => {
-                let why = &why.as_bytes()[..why.len().min(COMPLAINT)];
-                [&[COMPLAIN], why].concat()
-            }
-            Self::GiveBack => vec![GIVE_BACK],
+            Self::ReportFailure(reason) => to_bytes(&Self::ReportFailure(limited(reason))),
+            other => to_bytes(other),
         }
     }
 
+    /// Returns the request in a datagram, or `None` if the datagram is malformed or a text has a wrong length.
     fn parse(bytes: &[u8]) -> Option<Self> {
-        const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
-        const PARTS: [Redirected; 3] = [Redirected::Nothing, Redirected::Flows, Redirected::Everything];
-        match bytes {
-            [CLAIM, is_forked @ (0 | 1), token @ ..] if token.len() == TOKEN => {
-                Some(Self::Claim { token: str::from_utf8(token).ok()?.to_owned(), is_forked: *is_forked == 1 })
-            }
-            [ENGAGE] => Some(Self::Engage),
-            [REDIRECT, protocol, what, high, low] => Some(Self::Redirect {
-                protocol: PROTOCOLS.into_iter().find(|one| *one as u8 == *protocol)?,
-                port: u16::from_be_bytes([*high, *low]),
-                what: PARTS.into_iter().find(|one| *one as u8 == *what)?,
-            }),
-            [USE_NEIGHBOR, address @ ..] => match address.len() {
-                4 => Some(Self::UseNeighbor(Ipv4Addr::from(<[u8; 4]>::try_from(address).ok()?).into())),
-                16 => Some(Self::UseNeighbor(Ipv6Addr::from(<[u8; 16]>::try_from(address).ok()?).into())),
-                _ => None,
-            },
-            [COMPLAIN, why @ ..] if why.len() <= COMPLAINT => {
-                Some(Self::Complain(String::from_utf8_lossy(why).into_owned()))
-            }
-            [GIVE_BACK] => Some(Self::GiveBack),
-            _ => None,
-        }
+        let request: Self = serde_json::from_slice(bytes).ok()?;
+        let is_valid = match &request {
+            Self::Claim { token, .. } => token.len() == TOKEN_BYTES && token.is_ascii(),
+            Self::ReportFailure(reason) => reason.len() <= MAX_TEXT_BYTES,
+            _ => true,
+        };
+        is_valid.then_some(request)
     }
 }
 
 impl Reply {
     fn to_bytes(&self) -> Vec<u8> {
         match self {
-            Self::Granted { queues, of, has_control } => {
-                let mut bytes = vec![GRANTED, u8::from(*has_control)];
-                bytes.extend(of.to_be_bytes());
-                bytes.extend(queues.iter().flat_map(|queue| queue.to_be_bytes()));
-                bytes
-            }
-            Self::Refused(why) => [&[REFUSED], why.as_bytes()].concat(),
-            Self::Done => vec![DONE],
-            Self::Failed(number) => [&[FAILED], &number.to_be_bytes()[..]].concat(),
+            Self::Refused(reason) => to_bytes(&Self::Refused(limited(reason))),
+            other => to_bytes(other),
         }
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
-        match bytes {
-            [GRANTED, has_control @ (0 | 1), numbers @ ..] if numbers.len() % 4 == 0 => {
-                let number = |four: &[u8]| u32::from_be_bytes(four.try_into().expect("four bytes"));
-                let mut numbers = numbers.chunks_exact(4).map(number);
-                let of = numbers.next()?;
-                Some(Self::Granted { of, queues: numbers.collect(), has_control: *has_control == 1 })
-            }
-            [REFUSED, why @ ..] => Some(Self::Refused(String::from_utf8_lossy(why).into_owned())),
-            [DONE] => Some(Self::Done),
-            [FAILED, number @ ..] => Some(Self::Failed(i32::from_be_bytes(number.try_into().ok()?))),
-            _ => None,
-        }
+        serde_json::from_slice(bytes).ok()
     }
+}
+
+fn to_bytes(message: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(message).expect("a message is JSON")
+}
+
+/// Returns a text without control characters, cut to [`MAX_TEXT_BYTES`].
+fn limited(text: &str) -> String {
+    let text = &text[..text.floor_char_boundary(MAX_TEXT_BYTES)];
+    text.replace(|character: char| character.is_ascii_control(), " ")
 }
 
 fn address(name: &str) -> rustix::io::Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(name.as_bytes())
 }
 
-/// Where processes connect to, in the network namespace of who made it.
+/// The broker's listening socket, in the network namespace it was created in.
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// Listens under this name; the namespace has no other listener of that name.
+    /// Listens at an abstract name.
     ///
     /// # Errors
-    /// When the name is taken, or the system refuses.
+    /// When another socket of the namespace has the name, or the system refuses.
     pub fn bind(name: &str) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -176,7 +137,7 @@ impl Listener {
         Ok(Self(socket))
     }
 
-    /// The next process that has connected, if there is one.
+    /// Returns the next process that has connected, or `None`. Does not block.
     ///
     /// # Errors
     /// When the system refuses.
@@ -195,12 +156,12 @@ impl AsFd for Listener {
     }
 }
 
-/// A process that has connected, as its broker sees it. No call waits.
+/// The broker's connection to a process. No call blocks.
 #[derive(Debug)]
 pub struct Peer(OwnedFd);
 
 impl Peer {
-    /// The process that connected.
+    /// Returns the number of the process that connected.
     ///
     /// # Errors
     /// When the system refuses.
@@ -208,7 +169,7 @@ impl Peer {
         Ok(sockopt::socket_peercred(&self.0)?.pid.as_raw_nonzero().get().cast_unsigned())
     }
 
-    /// The user that it was when it connected.
+    /// Returns the effective user of the process when it connected.
     ///
     /// # Errors
     /// When the system refuses.
@@ -216,10 +177,10 @@ impl Peer {
         Ok(sockopt::socket_peercred(&self.0)?.uid.as_raw())
     }
 
-    /// The next request; `None` when there is none yet.
+    /// Returns the next request, or `None` when there is none yet.
     ///
     /// # Errors
-    /// When the process is gone, or talks nonsense: it is to be let go.
+    /// When the process has closed the connection or sent something else than a request. The connection is to be closed.
     pub fn receive(&self) -> io::Result<Option<Request>> {
         match message::receive(&self.0, RecvFlags::DONTWAIT) {
             Ok((bytes, _)) => Request::parse(&bytes).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into()),
@@ -228,10 +189,10 @@ impl Peer {
         }
     }
 
-    /// Answers.
+    /// Sends a reply, with descriptors.
     ///
     /// # Errors
-    /// When the process is gone, or does not listen.
+    /// When the process has closed the connection, or its receive buffer is full.
     pub fn send(&self, reply: &Reply, descriptors: &[OwnedFd]) -> io::Result<()> {
         let descriptors: Vec<_> = descriptors.iter().map(OwnedFd::as_fd).collect();
         Ok(message::send(&self.0, &reply.to_bytes(), &descriptors)?)
@@ -244,7 +205,7 @@ impl AsFd for Peer {
     }
 }
 
-/// The other end of a [`Peer`].
+/// A process's connection to its broker; the other end is a [`Peer`].
 #[derive(Debug)]
 pub(super) struct Connection(OwnedFd);
 
@@ -255,8 +216,8 @@ impl Connection {
         Ok(Self(socket))
     }
 
-    /// Asks, and waits for the answer.
-    pub(super) fn ask(&self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    /// Sends a request and waits for the reply.
+    pub(super) fn request(&self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
         message::send(&self.0, &request.to_bytes(), &[])?;
         let (bytes, descriptors) = loop {
             match message::receive(&self.0, RecvFlags::empty()) {
@@ -272,24 +233,26 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv6Addr;
+
+    const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
     #[test]
-    fn what_is_said_is_understood_and_nothing_else() {
-        let token = "0123456789abcdef0123456789abcdef".to_owned();
+    fn messages_are_parsed_and_truncated_ones_are_refused() {
         let redirect = Request::Redirect { protocol: Protocol::Udp, port: 258, what: Redirected::Flows };
         for request in [
-            Request::Claim { token, is_forked: true },
+            Request::Claim { token: TOKEN.to_owned(), is_forked: true },
             Request::Engage,
             redirect,
             Request::UseNeighbor([10, 0, 0, 9].into()),
             Request::UseNeighbor(Ipv6Addr::LOCALHOST.into()),
-            Request::Complain("no".to_owned()),
+            Request::ReportFailure("no".to_owned()),
             Request::GiveBack,
         ] {
             let bytes = request.to_bytes();
             assert_eq!(Request::parse(&bytes).as_ref(), Some(&request));
             for cut in 0..bytes.len() {
-                assert_ne!(Request::parse(&bytes[..cut]).as_ref(), Some(&request));
+                assert_eq!(Request::parse(&bytes[..cut]), None);
             }
         }
         for reply in [
@@ -300,6 +263,35 @@ mod tests {
         ] {
             assert_eq!(Reply::parse(&reply.to_bytes()), Some(reply));
         }
-        assert_eq!((Request::parse(&[REDIRECT, 9, 0, 0, 80]), Reply::parse(&[GRANTED, 0])), (None, None));
+    }
+
+    #[test]
+    fn requests_out_of_range_are_refused() {
+        let claim = |token: &str| Request::Claim { token: token.to_owned(), is_forked: false }.to_bytes();
+        assert!(Request::parse(&claim(TOKEN)).is_some());
+        assert_eq!(Request::parse(&claim(&TOKEN[1..])), None);
+        assert_eq!(Request::parse(&claim(&"é".repeat(TOKEN_BYTES / 2))), None);
+        for text in [
+            r#"{"redirect":{"protocol":"sctp","port":80,"what":"nothing"}}"#,
+            r#"{"redirect":{"protocol":"tcp","port":65536,"what":"nothing"}}"#,
+            r#"{"redirect":{"protocol":"tcp","port":80,"what":"nothing","more":1}}"#,
+            r#"{"use_neighbor":"10.0.0"}"#,
+            r#""engage" "engage""#,
+        ] {
+            assert_eq!(Request::parse(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(Reply::parse(b"{\"granted\":{}}"), None);
+    }
+
+    #[test]
+    fn texts_are_cut_to_what_a_datagram_holds() {
+        for text in ["\"".repeat(5000), "\u{7}".repeat(5000), "é".repeat(5000)] {
+            let bytes = Request::ReportFailure(text.clone()).to_bytes();
+            assert!(bytes.len() < message::MAX_BYTES, "{}", bytes.len());
+            assert!(Request::parse(&bytes).is_some());
+            assert!(Reply::Refused(text).to_bytes().len() < message::MAX_BYTES);
+        }
+        let long = format!("{{\"report_failure\":\"{}\"}}", "x".repeat(MAX_TEXT_BYTES + 1));
+        assert_eq!(Request::parse(long.as_bytes()), None);
     }
 }

@@ -1,30 +1,33 @@
-//! What a broker holds of a NIC.
+//! The broker's part of a NIC.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::af_xdp::{self, PortsError, Protocol, Redirected, XdpDevice};
+use crate::af_xdp::{self, PortsError, XdpDevice};
+use crate::error::OpenError;
 use crate::memory;
 use crate::message::MAX_DESCRIPTORS;
-use crate::open::{NicName, OpenError, Options};
+use crate::name::NicName;
+use crate::open::Options;
+use crate::redirect::{Protocol, Redirected};
 use crate::tap;
 
-/// A NIC whose queue pairs are for other processes. Dropping it takes the XDP program with it.
+/// A NIC with queue pairs for other processes. Dropping it detaches the XDP program.
 #[derive(Debug)]
 pub struct SharedNic {
     name: NicName,
     options: Options,
     xdp: Option<XdpDevice>,
-    /// The AF_XDP sockets that were handed out, by queue.
+    /// The AF_XDP sockets that were granted, by queue.
     sockets: Vec<Option<OwnedFd>>,
     queues: usize,
 }
 
 impl SharedNic {
-    /// Opens what is shared of the NIC called `name`, in the network namespace of the calling thread.
+    /// Opens the shared part of a NIC, in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// When the name is none, the device is not there, or the system refuses; each says what to do.
+    /// When there is no such device, or the system refuses.
     pub fn open(name: &NicName, options: &Options) -> Result<Self, OpenError> {
         let xdp = match name {
             NicName::AfXdp(device) => Some(XdpDevice::open(device, options.xdp)?),
@@ -35,34 +38,34 @@ impl SharedNic {
             (None, NicName::Tap(_)) => options.tap_queues,
             (None, _) => options.memory.queues,
         };
-        let most = (MAX_DESCRIPTORS - 1) / af_xdp::DESCRIPTORS;
-        if queues > most {
-            let reason = format!("{queues} queues, but at most {most} can be given to other processes");
+        let max = (MAX_DESCRIPTORS - 1) / af_xdp::DESCRIPTORS;
+        if queues > max {
+            let reason = format!("{queues} queues, but at most {max} can be shared with other processes");
             return Err(OpenError::Options { reason });
         }
         let sockets = (0..queues).map(|_| None).collect();
         Ok(Self { name: name.clone(), options: *options, xdp, sockets, queues })
     }
 
-    /// How many queue pairs there are.
+    /// Returns the number of queue pairs.
     pub fn queues(&self) -> usize {
         self.queues
     }
 
-    /// Whether several processes can each have some of the queue pairs; otherwise one has all of them.
+    /// Returns whether several processes can have some queue pairs each; otherwise one process has all.
     pub fn is_divisible(&self) -> bool {
         self.xdp.is_some()
     }
 
-    /// What a process needs to open these queue pairs, of which none is handed out.
+    /// Returns the descriptors with which a process opens these queue pairs, none of which another process has.
     ///
     /// # Errors
     /// When the system refuses.
     ///
     /// # Panics
-    /// When it is not all of them and the NIC is not divisible.
+    /// When these are not all queue pairs and the NIC is not divisible.
     pub fn hand_out(&mut self, queues: &[u32]) -> Result<Vec<OwnedFd>, OpenError> {
-        assert!(self.is_divisible() || queues.len() == self.queues, "{} goes to one process", self.name);
+        assert!(self.is_divisible() || queues.len() == self.queues, "{} is for one process", self.name);
         match (&self.xdp, &self.name) {
             (Some(device), _) => {
                 let mut handed = Vec::with_capacity(queues.len());
@@ -80,7 +83,7 @@ impl SharedNic {
         }
     }
 
-    /// Frames may come to these queue pairs.
+    /// Lets frames arrive on these queue pairs.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -94,17 +97,17 @@ impl SharedNic {
         Ok(())
     }
 
-    /// No more frames for these queue pairs: what arrives there is the kernel's.
+    /// Takes these queue pairs back: the kernel receives their frames.
     pub fn take_back(&mut self, queues: &[u32]) {
         let Some(device) = &self.xdp else { return };
         for queue in queues {
-            // One that was not in the map is no error that matters.
+            // It fails for a socket that was not in the map.
             let _ = device.set_socket(*queue, None);
             self.sockets[*queue as usize] = None;
         }
     }
 
-    /// What of a port's traffic on these queues goes to their queue pairs; the rest is the kernel's.
+    /// Sets which packets of a port go to the queue pairs of these queues; the kernel gets the others.
     ///
     /// # Errors
     /// When the kernel refuses.

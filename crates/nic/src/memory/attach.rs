@@ -1,4 +1,4 @@
-//! Creates a shared-memory NIC under a name or attaches to one, and keeps doing so as peers come and go.
+//! Creating a shared-memory NIC and attaching to one, also again when a peer has been replaced.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,18 +9,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen};
 
 use super::handshake::{self, HandshakeError};
-use super::link::{Guard, Shared};
+use super::link::{Guard, Shared, event};
 use super::mapping::Mapping;
+use super::queue::MemoryQueue;
 use super::session::{End, Session};
-use super::{MemoryEnd, MemoryQueue, MemoryShape};
-use crate::open::OpenError;
+use super::shape::{MemoryEnd, MemoryShape};
+use crate::error::OpenError;
 
-/// How long a peer may take over its half of the handshake.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How often an attacher whose peer has gone looks for a new one.
+/// Time that a peer may take for its half of the handshake.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(2);
+/// Interval at which an attacher without a peer tries to attach again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// No call may wait for a peer that does nothing.
+/// Non-blocking: no call may wait for a peer that does nothing.
 const SOCKET: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// An open shared-memory NIC.
@@ -29,8 +30,8 @@ pub(crate) struct MemoryNic {
     pub(crate) queues: Vec<MemoryQueue>,
 }
 
-/// Opens the end of the NIC `name` that was asked for. A creator returns at once, with the link down until a peer
-/// attaches; an attacher returns with the link up.
+/// Opens an end of the NIC `name`. A creator gets it at once, with the link down until a peer attaches; an attacher gets it
+/// with the link up.
 pub(crate) fn open(name: &str, end: MemoryEnd, shape: MemoryShape) -> Result<MemoryNic, OpenError> {
     if end == MemoryEnd::Create {
         if let Some(reason) = shape.problem() {
@@ -48,7 +49,8 @@ fn system<E: Into<io::Error>>(device: &str, action: &'static str) -> impl FnOnce
     move |error: E| OpenError::System { action, device, source: error.into() }
 }
 
-/// The socket of a NIC: abstract, so that it vanishes with its owner; by user, so that users do not meet by accident.
+/// Returns the address of a NIC's socket. It is abstract, so that it disappears with its owner, and has the user's number,
+/// so that NICs of different users do not collide.
 fn address(name: &str) -> rustix::io::Result<SocketAddrUnix> {
     let user = rustix::process::geteuid().as_raw();
     SocketAddrUnix::new_abstract_name(format!("abey-nic/{user}/{name}").as_bytes())
@@ -58,7 +60,7 @@ fn socket() -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SOCKET, None)
 }
 
-/// The socket that peers of the NIC `name` attach to, of the user who calls: the privileged half of creating one.
+/// Creates the socket that peers of the calling user attach to: the privileged half of creating a NIC.
 pub(crate) fn listener(name: &str) -> Result<OwnedFd, OpenError> {
     let device = format!("memory:{name}");
     let listener = address(name).and_then(|address| {
@@ -93,16 +95,16 @@ fn attach(device: &str, address: SocketAddrUnix) -> Result<(Arc<Shared>, Arc<Gua
         HandshakeError::System(source) => OpenError::System { action: "attach to", device: device.to_owned(), source },
         other => OpenError::Refused { device: device.to_owned(), reason: other.to_string() },
     };
-    let stop = super::event().map_err(system(device, "attach to"))?;
+    let stop = event().map_err(system(device, "attach to"))?;
     let connection = match reach(&address) {
         Ok(connection) => connection,
-        Err(HandshakeError::Gone) => return Err(OpenError::Nobody { device: device.to_owned() }),
+        Err(HandshakeError::Gone) => return Err(OpenError::NotCreated { device: device.to_owned() }),
         Err(error) => return Err(refused(error)),
     };
     wait(&connection, &stop).map_err(refused)?;
     let (shape, memory, events) = handshake::read_offer(&connection).map_err(refused)?;
     let link = Shared::new(shape, device).map_err(system(device, "attach to"))?;
-    meet(&link, &connection, &memory, events).map_err(refused)?;
+    accept_offer(&link, &connection, &memory, events).map_err(refused)?;
     let guard = Guard::spawn(device, {
         let link = link.clone();
         move |stop| stay_attached(&link, connection, &address, stop)
@@ -110,13 +112,13 @@ fn attach(device: &str, address: SocketAddrUnix) -> Result<(Arc<Shared>, Arc<Gua
     Ok((link, guard.map_err(system(device, "attach to"))?))
 }
 
-/// Connects to the creator, if there is one.
+/// Connects to the creator.
 fn reach(address: &SocketAddrUnix) -> Result<OwnedFd, HandshakeError> {
     let connection = socket()?;
     match connect(&connection, address) {
         Ok(()) => {}
         Err(rustix::io::Errno::CONNREFUSED) => return Err(HandshakeError::Gone),
-        // Others wait to be let in, or nobody lets them in.
+        // The backlog is full: other peers wait, or the creator does not accept.
         Err(rustix::io::Errno::AGAIN) => return Err(HandshakeError::Busy),
         Err(error) => return Err(error.into()),
     }
@@ -125,34 +127,39 @@ fn reach(address: &SocketAddrUnix) -> Result<OwnedFd, HandshakeError> {
 }
 
 /// The attacher's half of the handshake.
-fn meet(link: &Shared, connection: &OwnedFd, memory: &OwnedFd, events: Vec<OwnedFd>) -> Result<(), HandshakeError> {
+fn accept_offer(
+    link: &Shared,
+    connection: &OwnedFd,
+    memory: &OwnedFd,
+    events: Vec<OwnedFd>,
+) -> Result<(), HandshakeError> {
     let mapping = Mapping::of_peer(memory, link.shape.bytes())?;
-    let ours: Vec<_> = (0..link.shape.queues).map(|queue| link.event(queue)).collect();
-    handshake::accept(connection, &ours)?;
+    let own_events: Vec<_> = (0..link.shape.queues).map(|queue| link.event(queue)).collect();
+    handshake::accept(connection, &own_events)?;
     link.install(Session::new(&link.shape, &mapping, End::Attacher, events));
     Ok(())
 }
 
 /// The creator's half of the handshake.
-fn welcome(link: &Shared, connection: &OwnedFd, stop: &OwnedFd) -> Result<(), HandshakeError> {
+fn make_offer(link: &Shared, connection: &OwnedFd, stop: &OwnedFd) -> Result<(), HandshakeError> {
     handshake::check_user(connection)?;
-    // Fresh memory for each peer: the last one may still have the old mapped.
+    // New memory for each peer: the last one may still have the old one mapped.
     let (memfd, mapping) = Mapping::create(link.shape.bytes())?;
-    let ours: Vec<_> = (0..link.shape.queues).map(|queue| link.event(queue)).collect();
-    handshake::offer(connection, &link.shape, memfd.as_fd(), &ours)?;
+    let own_events: Vec<_> = (0..link.shape.queues).map(|queue| link.event(queue)).collect();
+    handshake::offer(connection, &link.shape, memfd.as_fd(), &own_events)?;
     wait(connection, stop)?;
     let events = handshake::read_acceptance(connection, link.shape.queues)?;
     link.install(Session::new(&link.shape, &mapping, End::Creator, events));
     Ok(())
 }
 
-/// Waits until the peer has said something; it is gone when it took too long or we are to stop.
+/// Waits for a message of the peer. The peer counts as gone when it takes too long, or when this end is to stop.
 fn wait(connection: &OwnedFd, stop: &OwnedFd) -> Result<(), HandshakeError> {
-    let [said, stopped] = ready([connection, stop], Some(PATIENCE))?;
-    if said && !stopped { Ok(()) } else { Err(HandshakeError::Gone) }
+    let [readable, stopped] = ready([connection, stop], Some(HANDSHAKE_LIMIT))?;
+    if readable && !stopped { Ok(()) } else { Err(HandshakeError::Gone) }
 }
 
-/// Which of the descriptors have something to read or were hung up, within `timeout` if there is one.
+/// Waits for descriptors, up to `timeout` if there is one, and returns which are readable or hung up.
 fn ready<const N: usize>(descriptors: [&OwnedFd; N], timeout: Option<Duration>) -> io::Result<[bool; N]> {
     let mut polled = descriptors.map(|descriptor| PollFd::new(descriptor, PollFlags::IN));
     let timeout = timeout.map(|timeout| Timespec::try_from(timeout).expect("a short time"));
@@ -162,7 +169,7 @@ fn ready<const N: usize>(descriptors: [&OwnedFd; N], timeout: Option<Duration>) 
     }
 }
 
-/// The creator's thread: one peer at a time. Peers that misbehave during the handshake are let go.
+/// Runs the creator's thread, for one peer at a time. A peer that violates the handshake is disconnected.
 fn serve(link: &Shared, listener: &OwnedFd, stop: &OwnedFd) {
     let mut peer: Option<OwnedFd> = None;
     loop {
@@ -176,7 +183,7 @@ fn serve(link: &Shared, listener: &OwnedFd, stop: &OwnedFd) {
                 Err(_) => (false, false, true),
             },
         };
-        // Nothing is said after the handshake: whatever can be read is the end, or a peer that breaks the rules.
+        // There are no messages after the handshake: a readable socket was closed, or the peer violates the protocol.
         if hung_up {
             link.set_down();
             peer = None;
@@ -188,14 +195,14 @@ fn serve(link: &Shared, listener: &OwnedFd, stop: &OwnedFd) {
             let Ok(connection) = accept_with(listener, SOCKET) else { continue };
             if peer.is_some() {
                 let _ = handshake::refuse(&connection);
-            } else if welcome(link, &connection, stop).is_ok() {
+            } else if make_offer(link, &connection, stop).is_ok() {
                 peer = Some(connection);
             }
         }
     }
 }
 
-/// The attacher's thread: when the creator goes, looks for one that takes its place with the same shape.
+/// Runs the attacher's thread: when the creator has ended, attaches to its successor, if that has the same shape.
 fn stay_attached(link: &Shared, connection: OwnedFd, address: &SocketAddrUnix, stop: &OwnedFd) {
     let mut peer = Some(connection);
     loop {
@@ -221,10 +228,10 @@ fn attach_again(link: &Shared, address: &SocketAddrUnix, stop: &OwnedFd) -> Resu
     let connection = reach(address)?;
     wait(&connection, stop)?;
     let (shape, memory, events) = handshake::read_offer(&connection)?;
-    // Our queue pairs were handed out with the old shape.
+    // The queue pairs in use have the old shape.
     if shape != link.shape {
         return Err(HandshakeError::Shape("another shape than before".to_owned()));
     }
-    meet(link, &connection, &memory, events)?;
+    accept_offer(link, &connection, &memory, events)?;
     Ok(connection)
 }

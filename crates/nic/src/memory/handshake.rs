@@ -1,7 +1,7 @@
-//! What the two ends say to each other before there is a ring: an offer with the memory, and its acceptance.
+//! The handshake of two ends: an offer with the memory, and its acceptance.
 //!
-//! Messages are datagrams of a sequenced-packet socket; descriptors travel beside them (SCM_RIGHTS, `unix(7)`). Nothing
-//! the other end says is believed before it was checked.
+//! Messages are datagrams of a sequenced-packet socket, with descriptors (SCM_RIGHTS, `unix(7)`). Every message is checked
+//! before it is used.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::MemoryShape;
+use super::shape::MemoryShape;
 use crate::message;
 use crate::rss::KEY_BYTES;
 
@@ -17,7 +17,7 @@ use crate::rss::KEY_BYTES;
 const MAGIC: &[u8; 8] = b"abeynic1";
 const OFFER_BYTES: usize = MAGIC.len() + 4 * 4 + KEY_BYTES;
 
-/// Why a peer and we did not come together.
+/// Reason why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error("it already has a peer; stop that one first")]
@@ -40,14 +40,15 @@ impl From<rustix::io::Errno> for HandshakeError {
     }
 }
 
-/// Whether the process at the other end of a socket may be our peer: ours, root's, or anybody's if we are root.
+/// Checks that the process at the other end of a socket may be a peer: one of the same user or of root; for root, of any
+/// user.
 pub(super) fn check_user(socket: &OwnedFd) -> Result<(), HandshakeError> {
     let peer = rustix::net::sockopt::socket_peercred(socket)?.uid;
     let me = rustix::process::geteuid();
     if peer == me || peer.is_root() || me.is_root() { Ok(()) } else { Err(HandshakeError::User(peer.as_raw())) }
 }
 
-/// The creator's first message: the shape, the memory, and what its queues are woken by.
+/// Sends the creator's first message: the shape, the memory, and the eventfds of its queues.
 pub(super) fn offer(
     socket: &OwnedFd,
     shape: &MemoryShape,
@@ -64,17 +65,17 @@ pub(super) fn offer(
     send(socket, &message, &descriptors)
 }
 
-/// The creator's other first message: somebody else is attached.
+/// Sends the creator's first message to a second peer: another one is attached.
 pub(super) fn refuse(socket: &OwnedFd) -> Result<(), HandshakeError> {
     send(socket, MAGIC, &[])
 }
 
-/// The attacher's answer: what its queues are woken by.
+/// Sends the attacher's reply: the eventfds of its queues.
 pub(super) fn accept(socket: &OwnedFd, events: &[BorrowedFd<'_>]) -> Result<(), HandshakeError> {
     send(socket, MAGIC, events)
 }
 
-/// Reads an offer: shape, memory and events.
+/// Receives an offer: shape, memory and eventfds.
 pub(super) fn read_offer(socket: &OwnedFd) -> Result<(MemoryShape, OwnedFd, Vec<OwnedFd>), HandshakeError> {
     let (message, descriptors) = receive(socket)?;
     if message == MAGIC {
@@ -102,7 +103,7 @@ pub(super) fn read_offer(socket: &OwnedFd) -> Result<(MemoryShape, OwnedFd, Vec<
     Ok((shape, memory, checked_events(descriptors.collect(), shape.queues)?))
 }
 
-/// Reads an acceptance: the events.
+/// Receives an acceptance: the eventfds.
 pub(super) fn read_acceptance(socket: &OwnedFd, queues: usize) -> Result<Vec<OwnedFd>, HandshakeError> {
     let (message, descriptors) = receive(socket)?;
     if message != MAGIC {
@@ -111,7 +112,7 @@ pub(super) fn read_acceptance(socket: &OwnedFd, queues: usize) -> Result<Vec<Own
     checked_events(descriptors, queues)
 }
 
-/// A write to an eventfd is what we want to make, and to nothing else.
+/// Checks that the descriptors are eventfds, as this end will write to them.
 fn checked_events(events: Vec<OwnedFd>, queues: usize) -> Result<Vec<OwnedFd>, HandshakeError> {
     let is_event = |event: &OwnedFd| {
         let link = std::fs::read_link(format!("/proc/self/fd/{}", event.as_raw_fd()));
@@ -127,16 +128,16 @@ fn checked_events(events: Vec<OwnedFd>, queues: usize) -> Result<Vec<OwnedFd>, H
 }
 
 fn send(socket: &OwnedFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), HandshakeError> {
-    message::send(socket, message, descriptors).map_err(gone)
+    message::send(socket, message, descriptors).map_err(from_errno)
 }
 
-/// A message of this protocol and the descriptors beside it. Not waited for.
+/// Receives a message of this protocol and its descriptors. Does not block.
 fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), HandshakeError> {
-    let (message, descriptors) = message::receive(socket, RecvFlags::DONTWAIT).map_err(gone)?;
+    let (message, descriptors) = message::receive(socket, RecvFlags::DONTWAIT).map_err(from_errno)?;
     if message.starts_with(MAGIC) { Ok((message, descriptors)) } else { Err(HandshakeError::Foreign) }
 }
 
-fn gone(error: rustix::io::Errno) -> HandshakeError {
+fn from_errno(error: rustix::io::Errno) -> HandshakeError {
     match error {
         Errno::PIPE | Errno::CONNRESET | Errno::AGAIN => HandshakeError::Gone,
         error => error.into(),

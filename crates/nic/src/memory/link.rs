@@ -1,4 +1,4 @@
-//! What the queue pairs of one end share, and the thread that keeps a peer at the other end.
+//! The link: state shared by the queue pairs of one end, and the thread that connects it to peers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use rustix::event::{EventfdFlags, eventfd};
+
 use super::session::Session;
-use super::{MemoryShape, event};
+use super::shape::MemoryShape;
 use crate::queue::LinkState;
 use crate::rss::Rss;
 
@@ -17,10 +19,10 @@ pub(super) struct Shared {
     pub(super) shape: MemoryShape,
     pub(super) rss: Rss,
     pub(super) device: String,
-    /// What our queues are woken by: they outlive peers, so that they can be waited on for good.
+    /// The eventfds of the queues of this end. They are the same for all peers, so that callers can wait on them.
     events: Vec<OwnedFd>,
     session: Mutex<Option<Arc<Session>>>,
-    /// Changes with the session and with its state; queue pairs look at it in every call.
+    /// Changes with the session and with its state; queue pairs read it in every call.
     generation: AtomicU64,
 }
 
@@ -55,18 +57,18 @@ impl Shared {
         self.events[queue].as_fd()
     }
 
-    /// The events once more, for the peer.
+    /// Duplicates the eventfds, for the peer.
     pub(super) fn share_events(&self) -> io::Result<Vec<OwnedFd>> {
         self.events.iter().map(OwnedFd::try_clone).collect()
     }
 
-    /// A peer is there.
+    /// Begins a session with a peer.
     pub(super) fn install(&self, session: Arc<Session>) {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
         self.changed();
     }
 
-    /// The peer has gone. What it sent before can still be received.
+    /// Marks the peer as gone. Frames that it sent before can still be received.
     pub(super) fn set_down(&self) {
         if let Some(session) = self.session() {
             session.set_down();
@@ -74,7 +76,7 @@ impl Shared {
         self.changed();
     }
 
-    /// A change of the link interrupts every queue, armed or not: who sleeps must arm the new ring.
+    /// Wakes every queue, armed or not, after a change of the link: a sleeping queue must arm the interrupt of its new ring.
     fn changed(&self) {
         self.generation.fetch_add(1, Ordering::Release);
         for event in &self.events {
@@ -91,7 +93,7 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Runs `work` on a thread named after the NIC. It must end soon after its descriptor has become readable.
+    /// Runs `work` in a thread named after the NIC. It must return soon after its descriptor has become readable.
     pub(super) fn spawn(name: &str, work: impl FnOnce(&OwnedFd) + Send + 'static) -> io::Result<Arc<Self>> {
         let stop = Arc::new(event()?);
         let thread = std::thread::Builder::new().name(format!("link/{name}")).spawn({
@@ -109,4 +111,9 @@ impl Drop for Guard {
             let _ = thread.join();
         }
     }
+}
+
+/// Creates a non-blocking eventfd.
+pub(super) fn event() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }

@@ -1,4 +1,4 @@
-//! A memfd, sealed so that nobody can take the memory away from under the other, and its mapping.
+//! A memfd and its mapping, sealed so that neither end can shrink it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::ring::{Layout, Region};
 
-/// Memory mapped from a memfd; unmapped when the last ring in it goes.
+/// Memory mapped from a memfd; unmapped when the last ring in it is dropped.
 pub(super) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
@@ -22,7 +22,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Fresh memory, and the memfd to pass on.
+    /// Creates memory. Returns the memfd, for the peer, and its mapping.
     pub(super) fn create(bytes: usize) -> io::Result<(OwnedFd, Arc<Self>)> {
         let memfd = memfd_create("abey-nic", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&memfd, bytes as u64)?;
@@ -31,8 +31,8 @@ impl Mapping {
         Ok((memfd, mapping))
     }
 
-    /// Maps what a peer sent, if it is memory of that size that cannot shrink: a mapping beyond the end of its file
-    /// kills who touches it.
+    /// Maps the memfd of a peer, if it has this size and cannot shrink: an access beyond the end of a mapped file raises
+    /// SIGBUS.
     pub(super) fn of_peer(memfd: &OwnedFd, bytes: usize) -> io::Result<Arc<Self>> {
         let seals = fcntl_get_seals(memfd)?;
         if !seals.contains(SealFlags::SHRINK) || fstat(memfd)?.st_size as u64 != bytes as u64 {
@@ -49,7 +49,7 @@ impl Mapping {
         Ok(Arc::new(Self { base, bytes }))
     }
 
-    /// The ring number `index` of rings that lie one after the other.
+    /// Returns the ring at position `index`.
     pub(super) fn ring(self: &Arc<Self>, layout: Layout, index: usize) -> Region {
         assert!((index + 1) * layout.bytes() <= self.bytes, "ring {index} lies outside the memory");
         // SAFETY: in bounds, as just checked; pages are aligned, and so is a ring's size; `Region` keeps us alive.
@@ -61,6 +61,6 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: our mapping, and no ring in it is left.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "munmap of our own mapping failed");
+        debug_assert!(unmapped.is_ok(), "munmap of an own mapping failed");
     }
 }

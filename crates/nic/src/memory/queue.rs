@@ -1,4 +1,4 @@
-//! A queue pair of the shared-memory NIC: consumer of its own ring, one of the producers of the peer's.
+//! A queue pair of the shared-memory NIC: the consumer of its own ring, and one of the producers of the peer's rings.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::ring::{Consumer, Dropped, Full, Region, SlotHeader, doorbell};
 #[derive(Debug)]
 pub struct MemoryQueue {
     pub(super) link: Arc<Shared>,
-    /// Ends the thread that watches the link when the last of us goes; none for a pair in one process.
+    /// Ends the link's thread when the last queue pair is dropped; `None` for a pair in one process.
     _guard: Option<Arc<Guard>>,
     index: u32,
     generation: u64,
     session: Option<Attached>,
-    /// Peer queues whose ring was written and whose doorbell was not looked at yet, one bit each.
+    /// Peer queues with new frames in their ring and no call of `doorbell` yet, one bit each.
     dirty: u32,
-    /// Peer queues whose ring had no room, one bit each.
+    /// Peer queues without room in their ring, one bit each.
     stalled: u32,
     counters: Counters,
 }
 
-/// The meeting this queue pair takes part in.
+/// The session of this queue pair.
 #[derive(Debug)]
 struct Attached {
     shared: Arc<Session>,
@@ -34,7 +34,7 @@ struct Attached {
 }
 
 impl MemoryQueue {
-    /// The queue pairs of one end.
+    /// Returns the queue pairs of one end.
     pub(super) fn all(link: &Arc<Shared>, guard: Option<&Arc<Guard>>) -> Vec<Self> {
         let queue = |index| {
             let counted = Counters {
@@ -57,7 +57,7 @@ impl MemoryQueue {
         (0..link.shape.queues as u32).map(queue).collect()
     }
 
-    /// Takes part in a meeting that began since the last look.
+    /// Joins the link's current session, if it has changed.
     fn refresh(&mut self) {
         let generation = self.link.generation();
         if generation == self.generation {
@@ -68,8 +68,8 @@ impl MemoryQueue {
         if self.session.as_ref().is_some_and(|old| Arc::ptr_eq(&old.shared, &shared)) {
             return;
         }
-        // What the last peer left in the ring goes with it.
-        let left = self.session.as_mut().and_then(|old| old.consumer.look()).unwrap_or(0);
+        // Frames of the last peer that are still in the ring are dropped.
+        let left = self.session.as_mut().and_then(|old| old.consumer.refresh()).unwrap_or(0);
         self.counters.drops.link_down += u64::from(left);
         let consumer = Consumer::new(shared.receive[self.index as usize].clone());
         self.session = Some(Attached { shared, consumer });
@@ -85,7 +85,7 @@ impl QueuePair for MemoryQueue {
     fn receive(&mut self, frames: &mut [Frame]) -> Result<usize, ReceiveError> {
         self.refresh();
         let Some(Attached { shared, consumer }) = &mut self.session else { return Ok(0) };
-        let Some(found) = consumer.look() else {
+        let Some(found) = consumer.refresh() else {
             self.counters.drops.ring_index += 1;
             shared.set_corrupt();
             let _ = consumer.release();
@@ -109,7 +109,7 @@ impl QueuePair for MemoryQueue {
         }
         self.counters.received += count as u64;
         let waiting = consumer.release();
-        // The peer may have set any bits: those beyond its queues are nobody.
+        // The peer may have set any bits: those beyond its queues are ignored.
         for queue in (0..self.link.shape.queues).filter(|queue| waiting & 1 << queue != 0) {
             shared.wake(queue);
             *self.counters.interrupts_raised.get_or_insert(0) += 1;
@@ -130,7 +130,7 @@ impl QueuePair for MemoryQueue {
         'rings: while let Some(next) = frames.get(taken) {
             let queue = self.link.rss.queue(next);
             let mut producer = shared.producer(queue);
-            // As long as frames go the same way the lock is kept; what was put in is shown before it is let go.
+            // The lock is held as long as frames go to the same ring; frames are published before it is released.
             while let Some(frame) = frames.get(taken) {
                 if self.link.rss.queue(frame) != queue {
                     break;
@@ -186,14 +186,14 @@ impl QueuePair for MemoryQueue {
 
     fn unmask(&mut self) -> bool {
         self.refresh();
-        // No meeting yet: the next one begins with an interrupt.
+        // No session yet: the next one begins with an interrupt.
         let Some(Attached { shared, consumer }) = &mut self.session else { return false };
         let mut pending = consumer.unmask();
         let stalled = self.stalled;
         for queue in (0..self.link.shape.queues as u32).filter(|queue| stalled & 1 << queue != 0) {
-            // Nobody at the other end takes anything, but what is to be sent can be dropped.
+            // Without a peer, frames that wait for room can be sent: they are dropped.
             if !shared.is_up() || shared.producer(queue).request_room(self.index) {
-                // Said once: the caller may have nothing to send any more.
+                // Reported once: the caller may have nothing left to send.
                 self.stalled &= !(1 << queue);
                 pending = true;
             }

@@ -1,4 +1,4 @@
-//! Two ends in one process: order, steering, masking, back-pressure, and an end that scribbles over the rings.
+//! Two ends in one process: order, steering, masking, back-pressure, and an end that writes random values to the rings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,21 +13,21 @@ use crate::{Checksum, Frame, LinkState, QueuePair, Warning};
 fn ends(queues: usize, slots: u32) -> (Vec<MemoryQueue>, Vec<MemoryQueue>) {
     let shape = MemoryShape { queues, slots, ..MemoryShape::default() };
     let (mut left, mut right) = pair(shape).expect("a pair");
-    // The link came up: every queue was told.
+    // The link came up, which interrupts every queue.
     for queue in left.iter_mut().chain(&mut right) {
         assert!(queue.acknowledge().expect("acknowledge"));
     }
     (left, right)
 }
 
-/// A frame that is not IP, so that it goes to queue 0.
+/// Returns a frame that is not IP, which goes to queue 0.
 fn frame(number: u32) -> Frame {
     let mut bytes = vec![0xfe; 60 + number as usize % 1400];
     bytes[20..24].copy_from_slice(&number.to_le_bytes());
     Frame::from(&bytes[..])
 }
 
-/// A UDP frame of IPv4 from one of many ports.
+/// Returns an IPv4 UDP frame from a port.
 fn datagram(port: u16) -> Frame {
     let mut bytes = vec![0; 12];
     bytes.extend([0x08, 0x00, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -93,17 +93,17 @@ fn a_full_ring_pushes_back_and_interrupts_when_there_is_room() {
     assert_eq!(right[0].receive(&mut into).expect("receive"), 4);
     assert!(left[0].acknowledge().expect("acknowledge"), "room is an interrupt");
     assert!(left[0].unmask(), "and there is room");
-    assert!(!left[0].unmask(), "which is said once, to a caller that may have nothing to send any more");
+    assert!(!left[0].unmask(), "which is reported once");
     assert_eq!(left[0].transmit(&batch[8..]).expect("transmit"), 4);
     assert_eq!(right[0].receive(&mut into).expect("receive"), 4);
-    assert!(!left[0].acknowledge().expect("acknowledge"), "nobody waits for room now");
+    assert!(!left[0].acknowledge().expect("acknowledge"), "no queue waits for room now");
 }
 
 #[test]
 fn flows_are_spread_and_keep_their_queue() {
     let (mut left, mut right) = ends(4, 256);
     let batch: Vec<_> = (0..200).map(datagram).collect();
-    // From whichever queue they are sent.
+    // From any queue.
     assert_eq!(left[0].transmit(&batch[..100]).expect("transmit"), 100);
     assert_eq!(left[3].transmit(&batch[100..]).expect("transmit"), 100);
     let mut into = Frame::burst(256, 1500);
@@ -118,19 +118,19 @@ fn flows_are_spread_and_keep_their_queue() {
 }
 
 #[test]
-fn what_a_peer_sent_before_it_went_still_arrives() {
+fn frames_of_a_peer_that_has_ended_still_arrive() {
     let (mut left, mut right) = ends(1, 8);
     left[0].transmit(&[frame(1), frame(2)]).expect("transmit");
     right[0].link.set_down();
     assert_eq!(right[0].link(), LinkState::Down);
-    assert!(right[0].acknowledge().expect("acknowledge"), "that it went is an interrupt");
+    assert!(right[0].acknowledge().expect("acknowledge"), "the end of the peer is an interrupt");
     assert_eq!(right[0].receive(&mut Frame::burst(4, 1500)).expect("receive"), 2);
     right[0].transmit(&[frame(3)]).expect("transmit");
     assert_eq!(right[0].counters().drops.link_down, 1);
 }
 
 #[test]
-fn what_cannot_be_sent_is_dropped_and_counted() {
+fn frames_that_cannot_be_sent_are_dropped_and_counted() {
     let (mut left, mut right) = ends(1, 8);
     let (short, long) = (Frame::from(&[0; 13][..]), Frame::from(&[0; 1515][..]));
     let mut marked = frame(1);
@@ -141,14 +141,14 @@ fn what_cannot_be_sent_is_dropped_and_counted() {
     assert_eq!(left[0].counters().drops.transmit_checksum, 1);
     let mut into = Frame::burst(4, 1500);
     assert_eq!(right[0].receive(&mut into).expect("receive"), 1);
-    assert_eq!(into[0], marked, "and what is known about the checksum travels along");
+    assert_eq!(into[0], marked, "and the state of the checksum is passed on");
     left[0].transmit(&[frame(900)]).expect("transmit");
     assert_eq!(right[0].receive(&mut [Frame::with_capacity(100)]).expect("receive"), 0);
     assert_eq!(right[0].counters().drops.buffer, 1);
 }
 
 #[test]
-fn an_end_that_scribbles_over_everything_only_loses_its_own_frames() {
+fn an_end_that_writes_random_values_only_loses_its_own_frames() {
     let (mut left, right) = ends(2, 16);
     let stop = Arc::new(AtomicBool::new(false));
     let scribbler = std::thread::spawn({
@@ -190,7 +190,7 @@ fn an_end_that_scribbles_over_everything_only_loses_its_own_frames() {
 }
 
 #[test]
-fn an_impossible_index_and_an_impossible_length_are_told_apart() {
+fn invalid_indices_and_invalid_lengths_have_counters_of_their_own() {
     let (mut left, mut right) = ends(1, 16);
     let mut into = Frame::burst(8, 1500);
     left[0].transmit(&[frame(1), frame(2)]).expect("transmit");
@@ -202,10 +202,10 @@ fn an_impossible_index_and_an_impossible_length_are_told_apart() {
     ring.store(Word::Produced, 1_000, Ordering::Relaxed);
     assert_eq!(right[0].receive(&mut into).expect("receive"), 0);
     assert_eq!(right[0].counters().drops.ring_index, 1);
-    assert!(!right[0].unmask(), "it is not looked at again and again");
+    assert!(!right[0].unmask(), "an invalid index is reported once");
     ring.store(Word::Consumed, 999, Ordering::Relaxed);
     let batch: Vec<_> = (0..20).map(frame).collect();
-    assert_eq!(left[0].transmit(&batch).expect("transmit"), 14, "what the liar had not taken before is still there");
+    assert_eq!(left[0].transmit(&batch).expect("transmit"), 14, "frames that the peer had not taken are still there");
     assert_eq!((left[0].counters().drops.ring_index, left[0].counters().back_pressure), (1, 1));
     assert!(!left[0].unmask(), "and there is no room either");
 }

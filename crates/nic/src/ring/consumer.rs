@@ -1,50 +1,50 @@
-//! The end of a ring that takes frames out.
+//! The consumer of a ring.
 
 use std::sync::atomic::Ordering;
 
-use super::{Shared, SlotHeader, Word};
+use super::shared::{Shared, SlotHeader, Word};
 use crate::frame::{Checksum, ETHERNET_HEADER, Frame};
 
-/// Why a frame that was in the ring is not one for the caller.
+/// Reason why a frame of the ring was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// Its length does not fit the slot, or is less than an Ethernet header.
+    /// Its length exceeds the slot, or is less than an Ethernet header.
     Length,
-    /// It does not fit the caller's buffer.
+    /// It is longer than the caller's buffer.
     Buffer,
 }
 
-/// Takes frames out of a ring.
+/// The consumer of a ring.
 #[derive(Debug)]
 pub struct Consumer<M> {
     memory: M,
-    /// Ours: what the other end reads is a copy.
+    /// The index of this end; the other end reads a copy.
     consumed: u32,
     released: u32,
-    /// The producer's index when last looked at and found possible.
+    /// The producer's index when it was last read and in range.
     produced: u32,
 }
 
 impl<M: Shared> Consumer<M> {
-    /// The consumer of a ring that nothing was taken out of yet.
+    /// Returns the consumer of a new ring.
     pub fn new(memory: M) -> Self {
         Self { memory, consumed: 0, released: 0, produced: 0 }
     }
 
-    /// The memory of the ring.
+    /// Returns the memory of the ring.
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Looks at the producer's index, once, and returns how many frames [`pop`](Self::pop) will find: at most the
-    /// number of slots.
+    /// Reads the producer's index, once, and returns the number of frames for [`pop`](Self::pop): at most the number of
+    /// slots.
     ///
-    /// `None` when the index is impossible. Everything up to it is given up, so that an honest producer could go on.
-    pub fn look(&mut self) -> Option<u32> {
-        // Acquire: the slots were written before they were shown.
+    /// `None` when the index is out of range. Everything up to it is dropped, so that a correct producer could go on.
+    pub fn refresh(&mut self) -> Option<u32> {
+        // Acquire: the slots were written before the index was published.
         let produced = self.memory.load(Word::Produced, Ordering::Acquire);
         let ready = produced.wrapping_sub(self.consumed);
-        // It can neither show more than fits nor take back what it has shown.
+        // It can neither publish more frames than there are slots, nor withdraw any.
         let possible = ready <= self.memory.layout().slots() && ready >= self.produced.wrapping_sub(self.consumed);
         self.produced = produced;
         if !possible {
@@ -54,15 +54,15 @@ impl<M: Shared> Consumer<M> {
         Some(ready)
     }
 
-    /// Frames that the last [`look`](Self::look) found and that were not taken yet.
+    /// Returns the number of frames that the last [`refresh`](Self::refresh) found and that were not taken yet.
     pub fn found(&self) -> u32 {
         self.produced.wrapping_sub(self.consumed)
     }
 
-    /// Takes the next of the frames that the last [`look`](Self::look) found; `None` when there is none left.
+    /// Takes the next of the frames that the last [`refresh`](Self::refresh) found; `None` when there is none left.
     ///
     /// # Errors
-    /// When the frame had to be dropped; it is gone from the ring too.
+    /// When the frame was dropped; it is no longer in the ring.
     pub fn pop(&mut self, frame: &mut Frame) -> Option<Result<(), Dropped>> {
         if self.found() == 0 {
             return None;
@@ -84,14 +84,14 @@ impl<M: Shared> Consumer<M> {
         Some(Ok(()))
     }
 
-    /// Gives the slots that were taken back to the producer, and returns the queues of its side, one bit each, that must
-    /// be told that there is room.
-    #[must_use = "the producer's queues sleep until they are told"]
+    /// Returns the slots of taken frames to the producer. The result is the queues of its side, one bit each, that wait for
+    /// room and must be woken.
+    #[must_use = "the producer's queues sleep until they are woken"]
     pub fn release(&mut self) -> u32 {
         if self.released == self.consumed {
             return 0;
         }
-        // Release: we have done with the slots before they are written again.
+        // Release: the slots were read before they are written again.
         self.memory.store(Word::Consumed, self.consumed, Ordering::Release);
         self.released = self.consumed;
         self.memory.fence();
@@ -101,13 +101,13 @@ impl<M: Shared> Consumer<M> {
         }
     }
 
-    /// Stops interrupts; one may still be on its way.
+    /// Masks the interrupt; one that was raised before may still arrive.
     pub fn mask(&mut self) {
         self.memory.store(Word::Armed, 0, Ordering::Relaxed);
     }
 
-    /// Arms the interrupt, then looks, and returns whether there is something in the ring. (An impossible index counts
-    /// as something: the next [`look`](Self::look) deals with it.)
+    /// Arms the interrupt, then reads the producer's index and returns whether the ring has frames. (An index out of range
+    /// counts as frames: the next [`refresh`](Self::refresh) handles it.)
     pub fn unmask(&mut self) -> bool {
         self.memory.store(Word::Armed, 1, Ordering::Relaxed);
         self.memory.fence();

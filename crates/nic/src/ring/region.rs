@@ -1,4 +1,4 @@
-//! The memory of a ring: a piece of a mapping shared with another process, or plain memory that a test owns.
+//! The memory of a ring: part of a mapping shared with another process, or memory of a test.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::{Layout, Shared, SlotHeader, Word};
+use super::shared::{Layout, Shared, SlotHeader, Word};
 
-/// Memory of one ring, kept alive by whoever owns it.
+/// Memory of one ring, with a reference to its owner.
 #[derive(Clone)]
 pub struct Region {
     base: NonNull<u8>,
@@ -23,11 +23,11 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// The memory at `base`.
+    /// Returns the region at `base`.
     ///
     /// # Safety
     /// `base` is aligned to [`Word::STRIDE`], and `layout.bytes()` bytes from it stay mapped, readable and writable as
-    /// long as `owner` lives. Nothing forms references into them.
+    /// long as `owner` lives. No references to them are formed.
     ///
     /// # Panics
     /// When `base` is not aligned.
@@ -36,14 +36,14 @@ impl Region {
         Self { base, layout, _owner: owner }
     }
 
-    /// Fresh memory of this process, zeroed.
+    /// Allocates zeroed memory of this process.
     pub fn allocate(layout: Layout) -> Self {
         /// Two cache lines.
         #[repr(align(128))]
         #[allow(dead_code, reason = "reached through raw pointers only")]
         struct Lines(UnsafeCell<[u8; Word::STRIDE]>);
         struct Memory(Box<[Lines]>);
-        // SAFETY: the bytes are only reached through `Region`, which treats them as shared with anybody.
+        // SAFETY: the bytes are only reached through `Region`, which treats them as shared with other processes.
         unsafe impl Sync for Memory {}
 
         let lines = || Lines(UnsafeCell::new([0; Word::STRIDE]));
@@ -105,8 +105,8 @@ impl Shared for Region {
     fn write_slot(&self, index: u32, header: SlotHeader, frame: &[u8]) {
         assert!(frame.len() <= self.layout.room(), "a frame of {} bytes does not fit its slot", frame.len());
         self.header(index).store(header.pack(), Ordering::Relaxed);
-        // SAFETY: checked just now to fit the slot. The other process may write there too, whatever it likes: these are
-        // bytes that nobody holds a reference to.
+        // SAFETY: checked just now to fit the slot. The other process may write any bytes there at the same
+        // time; no references to them exist.
         unsafe { frame.as_ptr().copy_to_nonoverlapping(self.data(index).as_ptr(), frame.len()) }
     }
 
@@ -117,9 +117,9 @@ impl Shared for Region {
 
     #[inline]
     fn read_slot(&self, index: u32, into: &mut [u8]) {
-        assert!(into.len() <= self.layout.room(), "{} bytes are more than a slot has", into.len());
-        // SAFETY: checked just now to lie in the slot. If the other process writes meanwhile the copy is a mixture,
-        // and any bytes are a valid frame as far as we are concerned.
+        assert!(into.len() <= self.layout.room(), "{} bytes are longer than a slot", into.len());
+        // SAFETY: checked just now to lie in the slot. If the other process writes at the same time the copy is a
+        // mixture, and any bytes are a valid frame here.
         unsafe { self.data(index).as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) }
     }
 }

@@ -1,13 +1,12 @@
 //! What the tests with real devices share: namespaces of their own, and UDP over IPv4 by hand.
-#![allow(dead_code, reason = "each test program uses its part")]
-
-mod namespace;
+#![allow(dead_code, unused_imports, reason = "each test program uses a part of this")]
 
 use std::time::Instant;
 
 use abey_nic::{Frame, QueuePair};
 
-pub(crate) use namespace::*;
+pub(crate) use abey_testbed::namespace::*;
+pub(crate) use abey_testbed::network::*;
 
 /// One side of a UDP conversation.
 #[derive(Clone, Copy)]
@@ -47,7 +46,7 @@ pub(crate) fn parse_udp(frame: &[u8]) -> Option<(u16, Vec<u8>)> {
 
 /// Receives until `count` UDP datagrams came, sleeping as a driver does, and gives the frames.
 pub(crate) fn receive_udp(queues: &mut [Box<dyn QueuePair>], count: usize) -> Vec<(usize, Frame)> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + HANG_LIMIT;
     let mut into = Frame::burst(16, 1500);
     let mut got = Vec::new();
     while got.len() < count {

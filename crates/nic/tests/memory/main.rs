@@ -18,8 +18,8 @@ use nix::sys::socket::{
 
 use peer::Peer;
 
-/// Long enough for a machine under load, short enough for a person.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// A limit that only a hang reaches.
+const HANG_LIMIT: Duration = Duration::from_secs(120);
 
 fn create(name: &str) -> Nic {
     let mut options = Options::default();
@@ -38,7 +38,7 @@ fn unique(test: &str) -> String {
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + HANG_LIMIT;
     while !done() {
         assert!(Instant::now() < end, "{what} did not happen");
         std::thread::sleep(Duration::from_millis(2));
@@ -68,7 +68,7 @@ fn datagram(port: u16, length: usize) -> Frame {
 /// Sends frames to a peer that echoes them and takes the echoes, on every queue.
 fn exchange(queues: &mut [Box<dyn QueuePair>], frames: u16) {
     let mut into = Frame::burst(64, 1500);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + HANG_LIMIT;
     let (mut sent, mut got) = (0, 0);
     while got < frames {
         assert!(Instant::now() < end, "{got} of {frames} echoes: {:?}", queues[0].counters());
@@ -139,10 +139,10 @@ fn an_attacher_outlives_its_creator() {
 }
 
 #[test]
-fn a_name_that_is_taken_or_that_nobody_created_is_one_sentence() {
+fn names_in_use_and_names_without_a_creator_have_errors() {
     let name = unique("names");
-    let nobody = attach(&name).expect_err("nobody is there").to_string();
-    assert!(nobody.contains(&format!("there is no memory:{name}")), "{nobody}");
+    let missing = attach(&name).expect_err("no creator").to_string();
+    assert!(missing.contains(&format!("there is no memory:{name}")), "{missing}");
     let nic = create(&name);
     let mut options = Options::default();
     options.end = MemoryEnd::Create;

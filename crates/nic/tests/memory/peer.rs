@@ -1,4 +1,4 @@
-//! The other process: this test binary once more, told by its environment to echo frames until it is killed.
+//! The other process: this test binary, which echoes frames until it is killed if an environment variable is set.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -11,7 +11,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, fence};
 use loom::thread;
 
-/// A ring whose words are loom's atomics and whose slots are loom's cells, which report a race.
+/// A ring of loom's atomics and loom's cells, which report data races.
 struct Memory {
     layout: Layout,
     words: [AtomicU32; Word::COUNT],
@@ -114,7 +114,7 @@ fn frame_of(number: u8) -> [u8; 14] {
 
 /// Takes what is there; `Pending` when nothing was.
 fn poll(consumer: &mut Consumer<Ring>, frame: &mut Frame, expected: &mut u8) -> Poll<()> {
-    let found = consumer.look().expect("an honest index");
+    let found = consumer.refresh().expect("an honest index");
     for _ in 0..found {
         consumer.pop(frame).expect("was found").expect("an honest frame");
         assert_eq!(**frame, frame_of(*expected), "once and in order");

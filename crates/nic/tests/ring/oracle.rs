@@ -40,7 +40,7 @@ impl Arena {
 
     fn assert_guards(&self) {
         let guards = self.0[..GUARD / 128].iter().chain(&self.0[self.0.len() - GUARD / 128..]);
-        // SAFETY: nobody else runs.
+        // SAFETY: no other thread runs.
         let intact = guards.into_iter().all(|lines| unsafe { *lines.0.get() } == [CANARY; 128]);
         assert!(intact, "memory outside the ring was touched");
     }
@@ -113,7 +113,7 @@ impl World {
             0..=3 => self.push(script),
             4 => self.publish(),
             5 => self.ring_doorbell(),
-            6 => self.look(),
+            6 => self.refresh(),
             7..=9 => self.pop(),
             10 => self.release(),
             11 => {
@@ -124,7 +124,7 @@ impl World {
             13 => self.request_room(script),
             // One in eight: a whole run without a hostile step is likely enough at the usual lengths.
             _ if script.byte() < 32 => self.scribble(script),
-            _ => self.look(),
+            _ => self.refresh(),
         }
     }
 
@@ -162,8 +162,8 @@ impl World {
         }
     }
 
-    fn look(&mut self) {
-        let found = self.consumer.look();
+    fn refresh(&mut self) {
+        let found = self.consumer.refresh();
         assert!(found.is_none_or(|found| found <= self.layout.slots()));
         assert_eq!(found.unwrap_or(0), self.consumer.found());
         if self.honest {
@@ -195,7 +195,7 @@ impl World {
         let waiting = self.consumer.release();
         if self.honest {
             let expected = if self.taken > 0 { std::mem::take(&mut self.waiting) } else { 0 };
-            assert_eq!(waiting, expected, "who waits for room is told when there is room, and once");
+            assert_eq!(waiting, expected, "a queue that waits for room is woken once when there is room");
             self.taken = 0;
         }
     }

@@ -1,44 +1,44 @@
-//! How a `[[program]]` table is read.
+//! Parses a `[[program]]` table.
 
 use std::path::Path;
 
-use abey_input::EpollTable;
-use toml::Spanned;
+use abey_config::EpollTable;
+use toml::Spanned as TomlSpanned;
 
 use super::Reader;
 use super::tables::ProgramTable;
 use crate::error::PolicyError;
 use crate::model::{Program, ProgramRule};
-use crate::program::says_something;
-use crate::said::Said;
+use crate::program::sets_anything;
+use crate::spanned::Spanned;
 
 impl Reader<'_> {
-    pub(super) fn program(&self, table: Spanned<ProgramTable>) -> Result<ProgramRule, PolicyError> {
-        let place = table.span();
-        let origin = self.origin(place.clone(), "program");
+    pub(super) fn program(&self, table: TomlSpanned<ProgramTable>) -> Result<ProgramRule, PolicyError> {
+        let span = table.span();
+        let origin = self.origin(span.clone(), "program");
         let table = table.into_inner();
         let program = match (table.unit, table.executable) {
             (Some(unit), None) => {
                 check_unit(unit.get_ref()).map_err(|message| self.wrong(unit.span(), &message))?;
-                let said = self.said(unit, "program.unit");
-                said.with(Program::Unit(said.value.clone()))
+                let spanned = self.spanned(unit, "program.unit");
+                spanned.with(Program::Unit(spanned.value.clone()))
             }
             (None, Some(file)) => {
                 if !Path::new(file.get_ref()).is_absolute() {
                     return Err(self.wrong(file.span(), "write the whole path, such as \"/usr/bin/memcached\""));
                 }
-                let said = self.said(file, "program.executable");
-                said.with(Program::Executable(said.value.clone()))
+                let spanned = self.spanned(file, "program.executable");
+                spanned.with(Program::Executable(spanned.value.clone()))
             }
             (Some(_), Some(file)) => {
                 return Err(
-                    self.wrong(file.span(), "a program is known by its unit or by its file: leave one of them out")
+                    self.wrong(file.span(), "a program has either `unit` or `executable`: leave one of them out")
                 );
             }
-            (None, None) => return Err(self.wrong(place, "it says of no program: write `unit` or `executable`")),
+            (None, None) => return Err(self.wrong(span, "it names no program: write `unit` or `executable`")),
         };
         if let (Some(queues), None) = (&table.queues, &table.device) {
-            return Err(self.wrong(queues.span(), "queues of which device? Write `device` as well"));
+            return Err(self.wrong(queues.span(), "`queues` needs a device: write `device` as well"));
         }
         let epoll = table.epoll.map(|epoll| self.epoll(epoll)).transpose()?;
         let rule = ProgramRule {
@@ -51,21 +51,21 @@ impl Reader<'_> {
             cpus: self.text(table.cpus, "program.cpus"),
             steer: table.steer,
         };
-        if says_something(&rule) {
+        if sets_anything(&rule) {
             return Ok(rule);
         }
-        Err(self.wrong(place, "nothing is said of the program: write `device`, `mode`, `epoll`, `cpus` or `steer`"))
+        Err(self.wrong(span, "it sets nothing for the program: write `device`, `mode`, `epoll`, `cpus` or `steer`"))
     }
 
-    fn epoll(&self, table: Spanned<EpollTable>) -> Result<Said<abey_delivery::EpollBusyPoll>, PolicyError> {
+    fn epoll(&self, table: TomlSpanned<EpollTable>) -> Result<Spanned<abey_delivery::EpollBusyPoll>, PolicyError> {
         let parameters = table.get_ref().parameters();
         parameters.validate().map_err(|error| self.wrong(table.get_ref().budget_span(), &error.to_string()))?;
-        let said = self.said(table, "program.epoll");
-        Ok(said.with(parameters))
+        let spanned = self.spanned(table, "program.epoll");
+        Ok(spanned.with(parameters))
     }
 }
 
-/// What a unit's name may have (systemd.unit(5)); it becomes the name of a directory.
+/// Checks the name of a unit (systemd.unit(5)), which becomes the name of a directory.
 fn check_unit(name: &str) -> Result<(), String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte);
     if name.len() > ".service".len()

@@ -6,11 +6,11 @@ use abey_linux::cpu::CpuList;
 use abey_linux::device::Device;
 use abey_linux::ethtool::{Channels, Count, Driver, RssContext};
 use abey_linux::machine::{
-    Able, DeviceState, Feature, IrqSource, IrqState, Lack, Link, NapiState, QueueState, Snapshot, Why,
+    Available, Cause, DeviceState, Feature, IrqSource, IrqState, Link, NapiState, QueueState, Snapshot, Unavailable,
 };
 use abey_linux::napi::Napi;
 use abey_linux::probe::NapiCapabilities;
-use abey_policy::{Policy, Wishes};
+use abey_policy::{DesiredState, Policy};
 
 pub(crate) const ABLE: NapiCapabilities =
     NapiCapabilities { list: true, deferral: true, suspend: true, threaded: true, threaded_busy: true };
@@ -19,8 +19,8 @@ pub(crate) fn online() -> CpuList {
     "0-7".parse().expect("a list")
 }
 
-pub(crate) fn lack<T>(feature: Feature) -> Able<T> {
-    Err(Lack { feature, why: Why::Unsupported { reason: "its driver has none".to_owned() } })
+pub(crate) fn lack<T>(feature: Feature) -> Available<T> {
+    Err(Unavailable { feature, why: Cause::Unsupported { reason: "its driver has none".to_owned() } })
 }
 
 pub(crate) fn list(text: &str) -> CpuList {
@@ -82,13 +82,13 @@ pub(crate) fn nic(name: &str, queues: u32) -> DeviceState {
 }
 
 pub(crate) fn machine(devices: Vec<DeviceState>) -> Snapshot {
-    Snapshot { place: "the test".to_owned(), network_namespace: 1, able: ABLE, devices }
+    Snapshot { place: "the test".to_owned(), network_namespace: 1, capabilities: ABLE, devices }
 }
 
 pub(crate) fn policy(text: &str) -> Policy {
     Policy::parse("p.toml", &format!("version = 1\n{text}")).expect("a policy")
 }
 
-pub(crate) fn wishes(text: &str, devices: Vec<DeviceState>) -> Wishes {
+pub(crate) fn desired(text: &str, devices: Vec<DeviceState>) -> DesiredState {
     policy(text).resolve(&machine(devices), &online()).expect("resolved")
 }

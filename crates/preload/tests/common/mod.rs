@@ -1,6 +1,6 @@
-//! What the tests have in common: a guest is a program with the library preloaded, most often this test binary itself.
+//! Helpers of the tests. A guest is a program with the library preloaded, usually this test binary itself.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses some of these")]
 
 use std::env;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use std::process::{Command, Output, Stdio};
 
 use abey_linux::library::{find_library, preload_value};
 
-/// Tells a guest that it is one.
+/// The variable with the name of the guest's test.
 const GUEST: &str = "PRELOAD_TEST_GUEST";
 
 pub(crate) fn library() -> PathBuf {
     find_library(&env::current_exe().expect("this program has a path")).expect("cargo built the library")
 }
 
-/// A program with the library preloaded and these variables, and no other of ours.
+/// Returns a command with the library preloaded and these variables.
 pub(crate) fn preloaded(program: impl AsRef<std::ffi::OsStr>, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(program);
     command.env("LD_PRELOAD", preload_value(&library(), None)).stdin(Stdio::null());
@@ -23,25 +23,25 @@ pub(crate) fn preloaded(program: impl AsRef<std::ffi::OsStr>, variables: &[(&str
     command
 }
 
-/// This test binary, to run the ignored test `name` as a guest.
+/// Returns a command that runs the ignored test `name` of this binary as a guest.
 pub(crate) fn guest(name: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = preloaded(env::current_exe().expect("this program has a path"), variables);
     command.args(["--ignored", "--exact", name, "--nocapture", "--test-threads=1"]).env(GUEST, name);
     command
 }
 
-/// Whether the guest of this name was asked for; an `--ignored` run by hand has none.
+/// Returns whether this process is the guest of this name, and not an `--ignored` run by hand.
 pub(crate) fn is_guest(name: &str) -> bool {
     let is = env::var(GUEST).is_ok_and(|guest| guest == name);
     if is {
-        // A guest that hangs is a test that fails.
+        // A guest that hangs fails its test.
         // SAFETY: takes no pointers.
         unsafe { libc::alarm(60) };
     }
     is
 }
 
-/// Runs a command that must succeed; returns what it wrote on standard error.
+/// Runs a command that must succeed. Returns its standard error.
 pub(crate) fn succeeds(mut command: Command) -> String {
     let output = command.output().expect("the program starts");
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -49,7 +49,7 @@ pub(crate) fn succeeds(mut command: Command) -> String {
     errors
 }
 
-/// Runs a command that must succeed without a word on standard error.
+/// Runs a command that must succeed with nothing on standard error.
 pub(crate) fn succeeds_silently(command: Command) {
     assert_eq!(succeeds(command), "");
 }
@@ -58,7 +58,7 @@ pub(crate) fn run(mut command: Command) -> Output {
     command.output().expect("the program starts")
 }
 
-/// Whether a program is there; says why not.
+/// Returns whether a program is installed. Prints a message if not.
 pub(crate) fn has(program: &str) -> bool {
     let found = Command::new(program).arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     if !found {

@@ -1,61 +1,62 @@
-//! How long a packet may wait at most until somebody looks at its queue.
+//! Upper bound of the time that a packet waits until its queue is polled.
 //!
-//! A queue is shared: what makes one server's answers cheap makes the packets of other flows on its queue wait. The bound
-//! follows from the core's invariants (`docs/ARCHITECTURE.md`), and from what the NIC and the CPU do around it.
+//! A queue is shared: settings that make one server's answers cheap let the packets of other flows on its queue wait.
+//! The bound follows from the core's invariants (`docs/ARCHITECTURE.md`), and from the NIC and the CPU.
 //!
 //! When a packet arrives, its queue's interrupt is
 //!
-//! - *unmasked*: the NIC interrupts as its moderation says: after `rx-usecs` at the latest, or, if every packet starts that
-//!   time anew, after `rx-frames` packets that each came just in time;
-//! - *masked, and nobody owns the instance*: a timer is armed (invariant 3), and goes off no later than the longest of the
-//!   timeouts that the settings let it be armed for (invariant 4);
-//! - *masked and owned*: a poll is under way, or its context will be run.
+//! - *unmasked*: the NIC interrupts according to its moderation, after at most `rx-usecs`, or, if every packet restarts
+//!   that time, after `rx-frames` packets that each arrived just before it ended;
+//! - *masked, and the instance has no owner*: a timer is armed (invariant 3), and expires after at most the longest
+//!   timeout that the settings allow (invariant 4);
+//! - *masked and owned*: a poll is in progress, or its context will run.
 //!
-//! Whatever takes notice of the packet then runs: an interrupt, the softirq, and, before the poll, at most one other poll
-//! of a full budget. A polling thread or a work pool waits for the scheduler as well: a slice of each thread that it shares
-//! its CPU with, here the server's.
+//! Then an interrupt or a softirq runs, and at most one other poll of a full budget precedes the poll of the packet.
+//! A polling thread or a work pool also waits for the scheduler: one slice of each thread on the same CPU, here the
+//! server's.
 //!
-//! | family | the longest timeout |
+//! | family | longest timeout |
 //! | --- | --- |
 //! | `base`, `threaded`, `workqueue` | none: never masked without an owner |
-//! | `threaded-busy` | none, and the queue is never unmasked: as soon as the scheduler runs the thread |
-//! | `defer`, `napibusy` | gro-flush-timeout: also while the application computes, as a busy poll that ends arms it |
+//! | `threaded-busy` | none, and never unmasked: the queue is polled as soon as the scheduler runs the thread |
+//! | `defer`, `napibusy` | gro-flush-timeout, also while the application computes, because the end of a busy poll arms it |
 //! | `fullbusy` | gro-flush-timeout, in the same way; the event loop polls far more often |
 //! | `suspend` | irq-suspend-timeout, from the last delivery of events |
-//! | `hold` | the time to hold, by spinning or by timer |
+//! | `hold` | the hold time, by spinning or by timer |
 //!
-//! `tests/plan.rs` holds simulations against it, also of applications that compute for longer than the timeouts: those of
-//! `defer`, `fullbusy` and `suspend` come within a few hundredths of it.
+//! `tests/plan.rs` compares simulations with the bound, including applications that compute for longer than the
+//! timeouts: those under `defer`, `fullbusy` and `suspend` come within a few hundredths of it.
 //!
-//! Two things are outside it. A softirq that uses up its budget of 300 packets or 2 ms goes on in a thread, which waits for
-//! the scheduler: [`Bound::handed_over`] more on a CPU that does not keep up. And Linux counts irq-suspend-timeout from the
-//! delivery: a server that is given events without an end from elsewhere, or takes the events of one poll in many waits,
-//! postpones it with every wait ([`Bound::postponed`]).
+//! Two cases are not included. A softirq that exhausts its limit of 300 packets or 2 ms continues in a thread, which
+//! waits for the scheduler: up to [`Bound::handed_over`] more on an overloaded CPU. And Linux counts
+//! irq-suspend-timeout from the delivery of events: a server that continuously receives events from other sources, or
+//! takes the events of one poll in many waits, restarts it with every wait ([`Bound::postponed`]).
 
 use abey_delivery::{DEFAULT_WEIGHT, Family, Hold, ModeSettings, Nanos, PollContext};
 
 use crate::adaptation;
 use crate::profile::{Cost, Profile, RxTimer};
 
-/// The longest wait until somebody looks at a queue, by what it is made of.
+/// Longest time until a queue is polled, by its components.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The longest timeout that the timer of a masked queue can be armed for; `None` if it is never left to one.
+    /// Longest timeout of a masked queue's timer; `None` if the settings arm none.
     pub timeout: Option<Nanos>,
-    /// How long a polling thread waits for the threads it shares its CPU with; `None` where a softirq polls.
+    /// Time that a polling thread waits for other threads on its CPU; `None` if a softirq polls.
     pub scheduler: Option<Nanos>,
-    /// The longest that the NIC's own moderation holds an interrupt back, in any mode; `None` where none is awaited.
+    /// Longest delay by the NIC's moderation, which applies in every mode; `None` if there is no interrupt to wait
+    /// for.
     pub moderation: Option<Nanos>,
-    /// From then on: interrupt, softirq or wake-up, and the poll under way, in any mode.
+    /// Time of the interrupt, softirq or wake-up, and of the poll in progress, in every mode.
     pub dispatch: Nanos,
-    /// What a softirq that goes on in a thread may add, on a CPU that does not keep up; `None` where no softirq polls.
+    /// Additional time of a softirq that continues in a thread on an overloaded CPU; `None` if no softirq polls.
     pub handed_over: Option<Nanos>,
-    /// The timeout counts anew from every wait that delivers events without a poll, as in Linux.
+    /// Whether each wait that delivers events without a poll restarts the timeout, as in Linux.
     pub postponed: bool,
 }
 
 impl Bound {
-    /// The bound of these settings on a machine; `linux`: with delivery as in Linux.
+    /// Returns the bound of these settings. `linux` selects delivery as in Linux.
     pub fn of(profile: &Profile, settings: &ModeSettings, linux: bool) -> Self {
         let napi = &settings.napi;
         let hold = napi.hold.map(|(Hold::Spin(span) | Hold::Timer(span))| span);
@@ -73,18 +74,18 @@ impl Bound {
         }
     }
 
-    /// What the settings add to the wait under plain interrupts.
+    /// Returns the wait that the settings add to that under plain interrupts.
     pub fn added(&self) -> Nanos {
         self.timeout.unwrap_or_default() + self.scheduler.unwrap_or_default()
     }
 
-    /// The whole wait.
+    /// Returns the whole wait.
     pub fn total(&self) -> Nanos {
         self.timeout.max(self.moderation).unwrap_or_default() + self.scheduler.unwrap_or_default() + self.dispatch
     }
 }
 
-/// The longest that the NIC's moderation lets a packet wait.
+/// Returns the longest delay by the NIC's moderation.
 fn moderation(profile: &Profile) -> Nanos {
     let nic = &profile.nic;
     let longest = |usecs: u64, frames: u32| match nic.rx_timer {
@@ -99,8 +100,8 @@ fn moderation(profile: &Profile) -> Nanos {
     Nanos::from_micros(usecs)
 }
 
-/// An interrupt on a CPU that has to leave its idle state first, the softirq, and a poll of a full budget that has just
-/// missed the packet.
+/// Returns the time of an interrupt on a CPU that must leave its idle state, of the softirq, and of a poll of a full
+/// budget that has just missed the packet.
 fn dispatch(profile: &Profile, threaded: bool) -> Nanos {
     let softirq = &profile.softirq;
     let packet = if softirq.request.instructions > softirq.ack.instructions { softirq.request } else { softirq.ack };

@@ -1,4 +1,4 @@
-//! Settings with what was simulated of them.
+//! Candidate settings with their simulation results.
 
 use abey_delivery::{Family, Mode, ModeSettings, mode_of};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use super::requirements::{CPU_MARGIN, Goal, P99_MARGIN};
 use crate::outcome::Outcome;
 use crate::scenario::{Load, Scenario};
 
-/// What was simulated at one load: means over the runs, and the worst of them.
+/// Results at one load: means over the runs, and their worst values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AtLoad {
     /// Requests per second.
@@ -26,9 +26,9 @@ pub struct AtLoad {
     pub worst_p99_us: f64,
     /// The largest CPU use of the runs.
     pub worst_cpu_percent: f64,
-    /// The longest that a packet waited in a ring until a poll took it, in microseconds; the NIC's moderation included.
+    /// Longest time that a packet waited in a ring for a poll, in microseconds, including the NIC's moderation.
     pub ring_wait_max_us: f64,
-    /// Every run answered what was asked, but for chance.
+    /// Whether every run answered the requested load, within statistical deviation.
     pub carried: bool,
 }
 
@@ -59,42 +59,43 @@ fn rate(scenario: &Scenario) -> f64 {
     }
 }
 
-/// Arrivals are a Poisson process: fewer answers by five standard deviations are no chance.
+/// Returns whether a run answered its load. Arrivals are a Poisson process; a shortfall of five standard deviations
+/// is not chance.
 fn carries(scenario: &Scenario, run: &Outcome) -> bool {
     let asked = rate(scenario) * scenario.duration.as_nanos() as f64 / 1e9;
     let answered = run.qps * scenario.duration.as_nanos() as f64 / 1e9;
     answered >= asked * 0.995 - 5.0 * asked.sqrt()
 }
 
-/// Settings with what was simulated of them.
+/// Candidate settings with their simulation results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// The settings.
+    /// Settings.
     pub settings: ModeSettings,
-    /// The mechanism behind them.
+    /// Mechanism of the settings.
     pub family: Family,
-    /// The mode that has exactly these settings.
+    /// Mode with exactly these settings, if there is one.
     pub mode: Option<Mode>,
-    /// What was simulated, by load.
+    /// Results by load.
     pub at: Vec<AtLoad>,
-    /// Simulated as a finalist: longer, with several seeds and at all loads.
+    /// Whether it was simulated as a finalist: longer, with several seeds and at all loads.
     pub confirmed: bool,
 }
 
 impl Candidate {
-    /// From runs in the order of their loads.
+    /// Creates a candidate from runs in the order of their loads.
     pub(super) fn new(settings: ModeSettings, runs: &[(&Scenario, &Outcome)], confirmed: bool) -> Self {
         let at = runs.chunk_by(|(a, _), (b, _)| a.load == b.load).map(AtLoad::new).collect();
         Self { settings, family: Family::of(&settings), mode: mode_of(&settings), at, confirmed }
     }
 
-    /// The largest 99th percentile of all runs at all loads, in microseconds.
+    /// Returns the largest 99th percentile of all runs at all loads, in microseconds.
     pub fn p99_us(&self) -> f64 {
         self.at.iter().map(|at| at.worst_p99_us).fold(0.0, f64::max)
     }
 
-    /// The CPU use that counts for a goal, in percent: the mean over the loads if it is to be little, the largest of all
-    /// runs if it is limited.
+    /// Returns the CPU use that counts for a goal, in percent: the mean over the loads if it is minimized, the
+    /// maximum of all runs if it is limited.
     pub fn cpu_percent(&self, goal: Goal) -> f64 {
         match goal {
             Goal::P99AtMost(_) => self.at.iter().map(|at| at.cpu_percent).sum::<f64>() / self.at.len().max(1) as f64,
@@ -102,31 +103,32 @@ impl Candidate {
         }
     }
 
-    /// Whether every load was answered.
+    /// Returns whether every load was answered.
     pub fn carries(&self) -> bool {
         self.at.iter().all(|at| at.carried)
     }
 
-    /// Answers per second at the highest load.
+    /// Returns the answers per second at the highest load.
     pub fn most_qps(&self) -> f64 {
         self.at.last().map_or(0.0, |at| at.qps)
     }
 
-    /// Whether every run met the goal, with the margin for the simulator's own error.
+    /// Returns whether every run met the goal, with the margin for the simulator's error.
     pub fn meets(&self, goal: Goal) -> bool {
         self.carries() && self.excess(goal) <= 0.0
     }
 
-    /// By how much the goal is missed, the margin included: microseconds or points of CPU; zero or less if it is met.
+    /// Returns how far the goal is missed, including the margin, in microseconds or points of CPU; zero or less if it
+    /// is met.
     pub fn excess(&self, goal: Goal) -> f64 {
         match goal {
             Goal::P99AtMost(limit) => self.p99_us() * (1.0 + P99_MARGIN) - limit.as_nanos() as f64 / 1e3,
-            // Nothing uses more than all.
+            // CPU use cannot exceed 100 %.
             Goal::CpuAtMost(limit) => (self.cpu_percent(goal) + CPU_MARGIN).min(100.0) - limit,
         }
     }
 
-    /// What is to be small, once the goal is met: CPU use in percent or microseconds.
+    /// Returns the figure to be minimized once the goal is met: CPU use in percent, or latency in microseconds.
     pub fn cost(&self, goal: Goal) -> f64 {
         match goal {
             Goal::P99AtMost(_) => self.cpu_percent(goal),
@@ -134,7 +136,7 @@ impl Candidate {
         }
     }
 
-    /// CPU and latency, both to be small; nothing for one that does not carry its load.
+    /// Returns CPU use and latency, both to be minimized, or `None` if the candidate does not answer its load.
     pub(super) fn point(&self, goal: Goal) -> Option<(f64, f64)> {
         self.carries().then(|| (self.cpu_percent(goal), self.p99_us()))
     }

@@ -1,9 +1,10 @@
-//! The frontier: of points with two figures that are both to be small, those that no other beats in both.
+//! Pareto frontier: the points with two figures to be minimized that no other point dominates.
 
-/// Points: CPU and latency.
+/// CPU use and latency.
 pub(super) type Point = (f64, f64);
 
-/// The points that no other point beats: the indices, by rising CPU. Of equal points the first.
+/// Returns the indices of the points that no other point dominates, by increasing CPU use. Of equal points the first
+/// one counts.
 pub(super) fn frontier(points: &[Point]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..points.len()).collect();
     order.sort_by(|a, b| compare(points[*a], points[*b]).then(a.cmp(b)));
@@ -16,8 +17,8 @@ pub(super) fn frontier(points: &[Point]) -> Vec<usize> {
     order
 }
 
-/// The points worth a closer look: no other beats them by more than this share in both figures, and none gives up next to
-/// nothing in one figure for much in the other.
+/// Returns the points worth further simulation: no other point is better in both figures by more than `share`, and
+/// none is slightly worse in one figure and much better in the other.
 pub(super) fn worthwhile(points: &[Point], share: f64) -> Vec<usize> {
     let much_better = |a: f64, b: f64| a < b * (1.0 - MUCH);
     let beaten = |(cpu, latency): Point| {
@@ -33,7 +34,7 @@ pub(super) fn worthwhile(points: &[Point], share: f64) -> Vec<usize> {
 
 const MUCH: f64 = 0.15;
 const LITTLE_CPU: f64 = 0.005;
-/// A percentile is less certain than a mean.
+/// Share of latency that is insignificant; a percentile is less certain than a mean.
 const LITTLE_LATENCY: f64 = 0.01;
 
 fn compare(a: Point, b: Point) -> std::cmp::Ordering {

@@ -1,4 +1,5 @@
-//! Settings planned by simulation: the cheapest that meet a goal for latency, or the fastest that meet one for CPU use.
+//! Planning of settings by simulation: the cheapest ones that meet a latency goal, or the fastest ones that meet a
+//! CPU goal.
 //!
 //! ```
 //! use abey_delivery::Nanos;
@@ -36,67 +37,67 @@ use crate::profile::{InputError, Profile};
 use crate::reference::run_all;
 use search::{Found, Search};
 
-/// A plan.
+/// Plan.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The settings to use; `None` if none meet the goal.
+    /// Recommended settings; `None` if none meet the goal.
     pub recommended: Option<Candidate>,
-    /// The settings that come nearest to the goal: the recommended ones, if there are any.
+    /// Settings closest to the goal; the recommended ones, if there are any.
     pub nearest: Candidate,
-    /// What no other settings beat in both CPU use and latency, by rising CPU use.
+    /// Settings that no others dominate in CPU use and latency, by increasing CPU use.
     pub frontier: Vec<Candidate>,
-    /// The best candidate of every other family.
+    /// Best candidate of each other family.
     pub others: Vec<Other>,
-    /// Everything that was simulated.
+    /// All simulated candidates.
     pub candidates: Vec<Candidate>,
-    /// How many simulations it took.
+    /// Number of simulations.
     pub simulations: usize,
 }
 
-/// The best that a family has, and why it is not recommended.
+/// Best candidate of a family, and the reason why it is not recommended.
 #[derive(Clone, Debug)]
 pub struct Other {
-    /// Settings with what was simulated of them.
+    /// Settings with their simulation results.
     pub best: Candidate,
-    /// Why not.
+    /// Reason.
     pub reason: Reason,
 }
 
-/// Why settings are not recommended.
+/// Reason why settings are not recommended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
-    /// They do not answer as many requests per second as come.
+    /// They answer fewer requests per second than the load.
     Overloaded,
-    /// They miss the goal by this, the margin included: microseconds or points of CPU.
+    /// They miss the goal by this much, including the margin, in microseconds or points of CPU.
     Misses(f64),
-    /// They meet the goal at this many times the cost: CPU, or latency where CPU is limited. A little below one for
-    /// settings that were not among the finalists by less than chance makes of runs.
+    /// They meet the goal at this multiple of the cost: CPU use, or latency if CPU use is limited. It can be slightly
+    /// below one for settings that missed the finals by less than the deviation between runs.
     Costs(f64),
 }
 
-/// Why there is no plan.
+/// Reason why there is no plan.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The requirements cannot be.
+    /// The requirements are invalid.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// No settings at any load are so fast on this machine.
+    /// No settings reach the goal on this machine, even at a low load.
     #[error(
         "a 99th percentile of {goal} is below what this profile ever reaches: the least is {least:.0} us, with next to no load"
     )]
     NeverReached {
-        /// The goal.
+        /// Goal.
         goal: Nanos,
-        /// What it reaches, in microseconds.
+        /// Lowest 99th percentile that was reached, in microseconds.
         least: f64,
     },
 }
 
-/// Searches the settings space by simulation, on all CPUs; the plan is the same whatever their number.
+/// Searches the settings by simulation on all CPUs. The plan does not depend on their number.
 ///
 /// # Errors
-/// If the requirements cannot be.
+/// If the requirements are invalid or unreachable.
 pub fn plan(profile: &Profile, wanted: &Requirements, progress: &mut dyn FnMut(Progress)) -> Result<Plan, PlanError> {
     wanted.validate(profile)?;
     if let Goal::P99AtMost(goal) = wanted.goal {
@@ -122,7 +123,7 @@ pub fn plan(profile: &Profile, wanted: &Requirements, progress: &mut dyn FnMut(P
     Ok(Plan { recommended, nearest, frontier, others, candidates, simulations: search.simulations() })
 }
 
-/// The least 99th percentile of a server that has little to do, in microseconds.
+/// Returns the lowest 99th percentile of a nearly idle server, in microseconds.
 fn least_p99_us(profile: &Profile, wanted: &Requirements) -> Result<f64, InputError> {
     let idle = Requirements { queues: 1, connections: 560, ..wanted.clone() };
     let fast = [Mode::Base, Mode::Suspend(Nanos::from_micros(5)), Mode::FullBusy, Mode::ThreadedBusy];
@@ -131,8 +132,8 @@ fn least_p99_us(profile: &Profile, wanted: &Requirements) -> Result<f64, InputEr
     Ok(outcomes.iter().map(|outcome| outcome.p99_us).fold(f64::INFINITY, f64::min))
 }
 
-/// The cheapest finalist that meets the goal, and the one that comes nearest to it. Of equal ones that which keeps other
-/// flows waiting the least.
+/// Returns the cheapest finalist that meets the goal, and the one closest to the goal. Among equal ones it prefers
+/// that with the shortest waits of other flows.
 fn choose(
     profile: &Profile,
     wanted: &Requirements,
@@ -159,7 +160,7 @@ fn confirmed_frontier(wanted: &Requirements, finalists: &[Candidate]) -> Vec<Can
     frontier::frontier(&points).into_iter().map(|at| carrying[at].0.clone()).collect()
 }
 
-/// The best of every family but this.
+/// Returns the best candidate of every family except `but`.
 fn best_of_families(goal: Goal, but: Family, candidates: &[Candidate]) -> Vec<Candidate> {
     let mut families: Vec<Family> = candidates.iter().map(|one| one.family).collect();
     families.sort_unstable();

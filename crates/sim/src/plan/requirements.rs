@@ -1,4 +1,4 @@
-//! What a plan is made for: the load, the server, the goal, and how much work to spend on it.
+//! Requirements of a plan: load, server, goal and effort.
 
 use abey_delivery::{Family, ModeSettings, Nanos, nearest_mode};
 
@@ -6,17 +6,17 @@ use crate::distribution::Delay;
 use crate::profile::{InputError, Profile};
 use crate::scenario::{Load, Scenario};
 
-/// The loads that the goal must hold at, in requests per second, both included.
+/// Range of loads at which the goal must be met, in requests per second, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadRange {
-    /// The lowest.
+    /// Lowest load.
     pub low: f64,
-    /// The highest; the lowest again for a single load.
+    /// Highest load; equal to `low` for a single load.
     pub high: f64,
 }
 
 impl LoadRange {
-    /// One load, or `count` of them at equal distances.
+    /// Returns `count` equidistant loads, or a single one.
     pub(super) fn spread(self, count: u32) -> Vec<f64> {
         if self.low == self.high {
             return vec![self.low];
@@ -26,34 +26,34 @@ impl LoadRange {
     }
 }
 
-/// What is wanted.
+/// Goal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// A 99th percentile of latency of at most this, for the least CPU.
+    /// Upper limit of the 99th percentile of latency, with the least CPU use.
     P99AtMost(Nanos),
-    /// At most this CPU use, in percent of the server's CPUs, with the least 99th percentile.
+    /// Upper limit of CPU use in percent of the server's CPUs, with the least 99th percentile.
     CpuAtMost(f64),
 }
 
-/// How far the simulator's 99th percentile is off: the median error of the predicted rows of the published IRQ suspension
-/// table (`abey sim --reference irq-suspension`). A plan keeps so far away from its goal.
+/// Margin of the simulated 99th percentile: the median error of the predicted rows of the published IRQ suspension
+/// table (`abey sim --reference irq-suspension`). A plan stays this far below its goal.
 pub const P99_MARGIN: f64 = 0.07;
 
-/// The same for CPU use, in points.
+/// Margin of the simulated CPU use, in points.
 pub const CPU_MARGIN: f64 = 1.5;
 
-/// How much is simulated.
+/// Simulation effort.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
-    /// Answers per run while searching.
+    /// Answers per run during the search.
     pub screening_requests: f64,
     /// Answers per run of a finalist.
     pub confirming_requests: f64,
-    /// Runs of a finalist at each load, each with a seed of its own.
+    /// Runs of a finalist at each load, with different seeds.
     pub confirming_runs: u32,
-    /// How often the search looks around the best so far.
+    /// Number of times that the search examines the neighbours of the best candidates.
     pub rounds: u32,
-    /// No run of settings that spin counts for longer than this, however low the load; one of others ten times as long.
+    /// Longest run of settings that spin, however low the load; other runs may be ten times as long.
     pub longest: Nanos,
 }
 
@@ -69,35 +69,35 @@ impl Default for Effort {
     }
 }
 
-/// What a plan is made for.
+/// Requirements of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Requirements {
-    /// The loads.
+    /// Loads.
     pub load: LoadRange,
-    /// What is wanted at all of them.
+    /// Goal at all loads.
     pub goal: Goal,
-    /// Receive queues, each with its CPU and its server thread.
+    /// Receive queues, each with its CPU and server thread.
     pub queues: u32,
     /// Connections.
     pub connections: u32,
-    /// The processor time that the application takes for a request; the profile's `server.request` unless given.
+    /// Processor time of a request in the application; the profile's `server.request` by default.
     pub service: Option<Nanos>,
-    /// Only what Linux can do, as Linux does it; otherwise also what only Abey's own worlds have.
+    /// Whether to use only what Linux can do, with its behaviour, or also what only Abey's own worlds have.
     pub linux: bool,
-    /// The same seed gives the same plan.
+    /// Seed; the same seed gives the same plan.
     pub seed: u64,
-    /// How much is simulated.
+    /// Simulation effort.
     pub effort: Effort,
 }
 
-/// No run counts for less: moderation and stalls need some time to show.
+/// Shortest run: moderation and stalls need some time to show.
 const SHORTEST: Nanos = Nanos::from_millis(25);
 
-/// No run would have enough requests.
+/// Lowest load; at a lower one no run would have enough requests.
 const LEAST_LOAD: f64 = 100.0;
 
 impl Requirements {
-    /// A goal at a load: 8 queues with 560 connections each, as the published study has them; Linux; seed 1.
+    /// Creates requirements with 8 queues of 560 connections, as in the published study, Linux, and seed 1.
     pub fn new(load: LoadRange, goal: Goal) -> Self {
         Self {
             load,
@@ -111,7 +111,7 @@ impl Requirements {
         }
     }
 
-    /// One run of some settings.
+    /// Returns the scenario of one run.
     pub fn scenario(&self, settings: &ModeSettings, load: f64, requests: f64, seed: u64) -> Scenario {
         let spins = matches!(Family::of(settings), Family::NapiBusy | Family::FullBusy | Family::ThreadedBusy);
         let longest = self.effort.longest.as_nanos() as f64 * if spins { 1.0 } else { 10.0 };
@@ -129,10 +129,10 @@ impl Requirements {
         }
     }
 
-    /// Checks that the requirements can be.
+    /// Checks the requirements.
     ///
     /// # Errors
-    /// The first thing that cannot.
+    /// The first invalid value.
     pub fn validate(&self, profile: &Profile) -> Result<(), InputError> {
         let wrong = |key, value: String, allowed| Err(InputError::Value { key, value, allowed });
         let LoadRange { low, high } = self.load;

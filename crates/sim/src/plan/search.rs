@@ -1,6 +1,7 @@
-//! The search: simulate a coarse choice, look around the best of it, and simulate the finalists thoroughly.
+//! Search: simulates a coarse set of settings, then the neighbours of the best ones, and then the finalists
+//! thoroughly.
 //!
-//! What is simulated does not depend on the goal's figure, only on its kind, so that a laxer goal chooses from the same
+//! The simulated settings depend on the kind of the goal but not on its value, so a weaker goal selects from the same
 //! candidates and never costs more.
 
 use std::collections::HashSet;
@@ -14,21 +15,21 @@ use super::space;
 use crate::profile::{InputError, Profile};
 use crate::reference::run_all;
 
-/// Loads of a range while searching, and for finalists.
+/// Number of loads during the search, and for finalists.
 const LOADS: (u32, u32) = (3, 5);
-/// How far from the frontier the search looks around, and a finalist may be.
+/// Distance from the frontier up to which neighbours are examined, and up to which a candidate becomes a finalist.
 const SLACK: (f64, f64) = (0.04, 0.01);
-/// Candidates that differ by less than this share, in CPU use and in latency, are the same.
+/// Relative differences in CPU use and in latency below which candidates are equivalent.
 const SAME: (f64, f64) = (0.003, 0.005);
-/// Simulations between two reports of progress.
+/// Simulations per progress report.
 const BATCH: usize = 24;
 
-/// How far a plan is.
+/// Progress of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Simulations done.
+    /// Completed simulations.
     pub done: usize,
-    /// Simulations known of so far.
+    /// Simulations scheduled so far.
     pub known: usize,
 }
 
@@ -39,11 +40,11 @@ pub(super) struct Search<'a> {
     at: Progress,
 }
 
-/// What the search has seen.
+/// State of the search.
 pub(super) struct Found {
-    /// Simulated thoroughly.
+    /// Thoroughly simulated candidates.
     pub(super) finalists: Vec<Candidate>,
-    /// The others.
+    /// Other candidates.
     pub(super) screened: Vec<Candidate>,
 }
 
@@ -71,8 +72,8 @@ impl<'a> Search<'a> {
         Ok(Found { finalists: confirmed, screened })
     }
 
-    /// The same settings with the shortest irq-suspend-timeout that costs nothing, where they have one: the shorter it is,
-    /// the less other flows on the queue may have to wait.
+    /// Returns the settings with the shortest irq-suspend-timeout that costs nothing, if they have one. A shorter
+    /// timeout shortens the waits of other flows on the queue.
     pub(super) fn with_shortest_suspend(&mut self, best: Candidate) -> Result<Candidate, InputError> {
         let goal = self.wanted.goal;
         let shorter = self.confirm(&space::shorter_suspends(&best.settings))?;
@@ -80,7 +81,7 @@ impl<'a> Search<'a> {
         Ok(shorter.into_iter().find(as_good).unwrap_or(best))
     }
 
-    /// The same candidates, thoroughly simulated.
+    /// Simulates these candidates thoroughly.
     pub(super) fn confirm_all(&mut self, candidates: Vec<Candidate>) -> Result<Vec<Candidate>, InputError> {
         let open = candidates.iter().filter(|one| !one.confirmed).map(|one| one.settings);
         let confirmed = self.confirm(&open.collect::<Vec<_>>())?;
@@ -89,19 +90,19 @@ impl<'a> Search<'a> {
         Ok(candidates.into_iter().map(thorough).collect())
     }
 
-    /// Simulations done so far.
+    /// Returns the number of completed simulations.
     pub(super) fn simulations(&self) -> usize {
         self.at.done
     }
 
-    /// One short run at each load, all with the same seed, so that all candidates have the same arrivals.
+    /// Simulates one short run at each load, with the same seed and so the same arrivals for all candidates.
     fn screen(&mut self, settings: &[ModeSettings]) -> Result<Vec<Candidate>, InputError> {
         let loads = self.wanted.load.spread(LOADS.0);
         let requests = self.wanted.effort.screening_requests / (loads.len() as f64).sqrt();
         self.simulate(settings, &loads, requests, self.wanted.seed..=self.wanted.seed, false)
     }
 
-    /// Longer runs, with other seeds.
+    /// Simulates longer runs with other seeds.
     fn confirm(&mut self, settings: &[ModeSettings]) -> Result<Vec<Candidate>, InputError> {
         let loads = self.wanted.load.spread(LOADS.1);
         let requests = self.wanted.effort.confirming_requests / (loads.len() as f64).sqrt();
@@ -138,7 +139,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The candidates near the frontier, without those that make no difference; those that do not carry their load are not.
+/// Returns the candidates near the frontier, without equivalent ones and without those that do not answer their load.
 fn near(candidates: &[Candidate], wanted: &Requirements, share: f64) -> Vec<usize> {
     let carrying: Vec<(usize, Point)> =
         candidates.iter().enumerate().filter_map(|(at, one)| Some((at, one.point(wanted.goal)?))).collect();

@@ -1,20 +1,21 @@
-//! The settings that a plan chooses from: ladders of figures, a coarse choice of them, and the neighbours of each.
+//! Space of settings: scales of values, a coarse selection, and the neighbours of a point.
 
 use abey_delivery::{EpollBusyPoll, Family, Hold, Mode, ModeSettings, Nanos};
 
-/// gro-flush-timeout and hold, in microseconds: ten steps to a decade (the preferred numbers R10 of ISO 3, rounded).
+/// gro-flush-timeout and hold time in microseconds: ten values per decade (the preferred numbers R10 of ISO 3,
+/// rounded).
 const TIMEOUTS: [u64; 27] = [
     5, 6, 8, 10, 12, 16, 20, 25, 32, 40, 50, 63, 80, 100, 125, 160, 200, 250, 315, 400, 500, 630, 800, 1_000, 1_250,
     1_600, 2_000,
 ];
-/// Epoll busy-poll times, in microseconds.
+/// Epoll busy-poll times in microseconds.
 const BUSY_POLLS: [u64; 5] = [8, 16, 32, 64, 128];
-/// Epoll budgets, in packets; more than 64 needs a capability.
+/// Epoll budgets in packets; more than 64 needs a capability.
 const BUDGETS: [u64; 4] = [8, 16, 32, 64];
-/// irq-suspend-timeout, in milliseconds.
+/// irq-suspend-timeout in milliseconds.
 const SUSPENDS: [u64; 5] = [1, 2, 5, 10, 20];
 
-/// The points that the search starts from.
+/// Returns the initial settings of the search.
 pub(super) fn coarse(linux: bool) -> Vec<ModeSettings> {
     let every = |step: usize| TIMEOUTS.iter().step_by(step).map(|micros| Nanos::from_micros(*micros));
     let mut all = vec![Mode::Base.settings()];
@@ -23,7 +24,7 @@ pub(super) fn coarse(linux: bool) -> Vec<ModeSettings> {
     for usecs in [8, 64] {
         all.extend([20, 50, 200].map(|flush| napi_busy(usecs, Nanos::from_micros(flush))));
     }
-    // Budget and irq-suspend-timeout matter in few places: where they do, the search finds more from here.
+    // Budget and irq-suspend-timeout rarely matter; where they do, the search continues from here.
     for suspend in [Mode::Suspend(Nanos::from_micros(20)), Mode::Suspend(Nanos::from_micros(125))] {
         all.push(with_budget(suspend.settings(), 8));
         all.push(with_suspend(suspend.settings(), 2));
@@ -37,8 +38,8 @@ pub(super) fn coarse(linux: bool) -> Vec<ModeSettings> {
     all
 }
 
-/// The settings one step away, in each figure that the family has; budget and irq-suspend-timeout only from where they are
-/// not the usual ones.
+/// Returns the settings one step away in each value of the family; in budget and irq-suspend-timeout only if they
+/// differ from the usual values.
 pub(super) fn neighbours(settings: &ModeSettings) -> Vec<ModeSettings> {
     let napi = settings.napi;
     let flush = || {
@@ -89,7 +90,7 @@ fn other_suspends(settings: &ModeSettings) -> impl Iterator<Item = ModeSettings>
     others.into_iter().map(|millis| with_suspend(*settings, millis))
 }
 
-/// The same with every shorter irq-suspend-timeout, the shortest first: other flows on the queue wait less.
+/// Returns the settings with every shorter irq-suspend-timeout, the shortest first.
 pub(super) fn shorter_suspends(settings: &ModeSettings) -> Vec<ModeSettings> {
     let micros = settings.napi.irq_suspend_timeout.as_micros();
     let shorter = SUSPENDS.iter().filter(|millis| **millis * 1_000 < micros);
@@ -116,7 +117,7 @@ fn other_holds(settings: &ModeSettings) -> Vec<ModeSettings> {
     step(&TIMEOUTS, span.as_micros()).into_iter().map(other).collect()
 }
 
-/// The figures below and above on a ladder.
+/// Returns the values below and above `at` on a scale.
 fn step(ladder: &[u64], at: u64) -> Vec<u64> {
     let place = ladder.partition_point(|figure| *figure < at);
     let above = place + usize::from(ladder.get(place) == Some(&at));

@@ -14,13 +14,14 @@ use crate::scenario::{Load, Scenario};
 const TABLE: &str = include_str!("../../../../data/reference/irq-suspension-memcached.csv");
 const COUNTERS: &str = include_str!("../../../../data/reference/irq-suspension-counters.csv");
 
-/// The study's connections: 7 load machines, 32 threads each, 20 connections each.
+/// Connections of the study: 7 load machines with 32 threads of 20 connections each.
 const CONNECTIONS: u32 = 4_480;
-/// The study's queues, each pinned to one CPU.
+/// Queues of the study, each pinned to one CPU.
 const QUEUES: u32 = 8;
-/// The table's cycles and instructions are divided by three times the number of queries (`reference/README.md`).
+/// Factor of the table's cycles and instructions per query, which are divided by three times the number
+/// (`reference/README.md`).
 const PER_QUERY_DIVISOR: f64 = 3.0;
-/// The modes that the shipped profile is fitted on.
+/// Modes that the shipped profile is fitted to.
 const FITTED: [&str; 3] = ["base", "defer20", "fullbusy"];
 
 #[derive(Clone, Debug, Deserialize)]
@@ -59,7 +60,7 @@ impl CounterRow {
     }
 }
 
-/// The study: its rows, and a scenario for each.
+/// The study: its rows and their scenarios.
 pub struct IrqSuspension {
     rows: Vec<(TableRow, Option<CounterRow>)>,
 }
@@ -71,10 +72,10 @@ impl Default for IrqSuspension {
 }
 
 impl IrqSuspension {
-    /// The name on the command line.
+    /// Name on the command line.
     pub const NAME: &str = "irq-suspension";
 
-    /// All 66 rows.
+    /// Returns all 66 rows.
     pub fn new() -> Self {
         let table: Vec<TableRow> = read(TABLE);
         let counters: BTreeMap<(String, String), CounterRow> =
@@ -90,14 +91,14 @@ impl IrqSuspension {
         Self { rows }
     }
 
-    /// Only the rows that the shipped profile is fitted on.
+    /// Keeps only the rows that the shipped profile is fitted to.
     pub fn fitted_rows(mut self) -> Self {
         self.rows.retain(|(row, _)| FITTED.contains(&row.mode.as_str()));
         self
     }
 
-    /// A scenario for each row; `queues` of the study's eight, with their share of load and connections, and about
-    /// `requests` answers each.
+    /// Returns a scenario for each row, with `queues` of the study's eight queues, their share of load and
+    /// connections, and about `requests` answers each.
     pub fn scenarios(&self, queues: u32, requests: f64, seed: u64) -> Vec<Scenario> {
         self.rows.iter().map(|(row, _)| scenario(row, queues, requests, seed)).collect()
     }
@@ -111,7 +112,7 @@ impl IrqSuspension {
         Ok(self.rows_of(&outcomes, QUEUES))
     }
 
-    /// The rows, given an outcome for each.
+    /// Returns the rows with an outcome for each.
     pub(crate) fn rows_of(&self, outcomes: &[Outcome], queues: u32) -> Vec<Row> {
         let scale = f64::from(QUEUES) / f64::from(queues);
         self.rows
@@ -132,7 +133,7 @@ fn scenario(row: &TableRow, queues: u32, requests: f64, seed: u64) -> Scenario {
         Load::Open(rate) => rate,
         Load::Closed => 1.1e6 * share,
     };
-    // Overload needs a while to fill the connections.
+    // Overload takes time to fill the connections.
     let filling = row.load == "1000K" || row.load == "MAX";
     Scenario {
         queues,

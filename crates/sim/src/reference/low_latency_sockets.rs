@@ -9,15 +9,16 @@ use crate::scenario::{Load, Responder, Scenario};
 
 const TABLE: &str = include_str!("../../../../data/reference/low-latency-sockets-netperf.csv");
 
-/// What the drivers' adaptive moderation amounts to in a ping-pong; fitted on the first interrupt row.
+/// Effective delay of the drivers' adaptive moderation in a ping-pong; fitted to the first interrupt row.
 const ADAPTIVE_USECS: u64 = 27;
-/// From an interrupt to its first instruction with C-states on; fitted on the interrupt row that has them on.
+/// Time from an interrupt to its first instruction with C-states; fitted to the interrupt row with C-states.
 const C_STATE_EXIT_NS: u64 = 10_500;
-/// A distribution's kernel executes so many percent of the stripped one; fitted on the interrupt row with `rx_usecs` 0.
+/// Instructions of a distribution's kernel, in percent of the stripped one; fitted to the interrupt row with
+/// `rx_usecs` 0.
 const TYPICAL_PERCENT: u64 = 133;
-/// Instructions that a UDP packet saves over a TCP segment; fitted on the same rows.
+/// Instructions that a UDP packet saves compared with a TCP segment; fitted to the same rows.
 const UDP_SAVES_INSTRUCTIONS: u64 = 1_450;
-/// How long a receive polls (the kernel document's example).
+/// Busy-poll time of a receive (the kernel document's example).
 const BUSY_POLL: Nanos = Nanos::from_micros(50);
 
 #[derive(Clone, Debug, Deserialize)]
@@ -35,10 +36,10 @@ struct TableRow {
 pub struct LowLatencySockets;
 
 impl LowLatencySockets {
-    /// The name on the command line.
+    /// Name on the command line.
     pub const NAME: &str = "low-latency-sockets";
 
-    /// The profile that belongs to it.
+    /// Profile of the study.
     pub const PROFILE: &str = "e5-2680";
 
     /// Predicts every row.
@@ -71,7 +72,7 @@ fn predict(profile: &Profile, row: &TableRow, seed: u64) -> Result<Row, InputErr
     Ok(Row { mode: row.kernel.clone(), load, fitted, figures })
 }
 
-/// The host as a row has it set up.
+/// Returns the host with the setup of a row.
 fn host(profile: &Profile, row: &TableRow, udp: bool) -> Profile {
     let mut host = profile.clone();
     if udp {

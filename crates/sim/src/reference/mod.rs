@@ -1,4 +1,4 @@
-//! The published tables, and what the simulator predicts for each of their rows.
+//! Published tables, and the simulator's predictions of their rows.
 
 mod irq_suspension;
 mod low_latency_sockets;
@@ -22,35 +22,35 @@ use crate::outcome::Outcome;
 use crate::profile::Profile;
 use crate::scenario::Scenario;
 
-/// One figure, as published and as simulated, in the published unit.
+/// Published and simulated value of a figure, in the published unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// `None` where the table has no such figure.
+    /// Published value, if the table has one.
     pub published: Option<f64>,
-    /// What the simulation gave.
+    /// Simulated value.
     pub predicted: f64,
 }
 
-/// One row of a table.
+/// Row of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The delivery mode, as the table names it.
+    /// Delivery mode, as named in the table.
     pub mode: String,
-    /// The load, as the table names it.
+    /// Load, as named in the table.
     pub load: String,
-    /// The profile was fitted on this row; otherwise the row is a prediction.
+    /// Whether the profile was fitted to this row; otherwise the row is a prediction.
     pub fitted: bool,
-    /// The figures by column, in the table's order.
+    /// Figures by column, in the table's order.
     #[serde(flatten)]
     pub figures: Figures,
 }
 
-/// Figures by column name, in order.
+/// Figures by column, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures(pub Vec<(&'static str, Figure)>);
 
 impl Figures {
-    /// The figure of a column.
+    /// Returns the figure of a column.
     pub fn get(&self, column: &str) -> Option<Figure> {
         self.0.iter().find(|(name, _)| *name == column).map(|(_, figure)| *figure)
     }
@@ -62,11 +62,11 @@ impl Serialize for Figures {
     }
 }
 
-/// Simulates scenarios, on as many threads as there are CPUs; the outcomes are in the order of the scenarios, and the same
-/// whatever the number of threads.
+/// Simulates scenarios on all CPUs. The outcomes are in the order of the scenarios and do not depend on the number of
+/// threads.
 ///
 /// # Errors
-/// The first scenario that cannot be.
+/// The first invalid scenario.
 pub fn run_all(profile: &Profile, scenarios: &[Scenario]) -> Result<Vec<Outcome>, InputError> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(scenarios.len().max(1));
     let next = AtomicUsize::new(0);

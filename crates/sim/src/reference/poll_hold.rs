@@ -11,7 +11,7 @@ use crate::scenario::{Load, Responder, Scenario};
 
 const TABLE: &str = include_str!("../../../../data/reference/poll-hold-flood-ping.csv");
 
-/// One to two jiffies of 4 ms, on average.
+/// Mean of one to two jiffies of 4 ms.
 const HOLD: Nanos = Nanos::from_millis(6);
 
 #[derive(Clone, Debug, Deserialize)]
@@ -27,10 +27,10 @@ struct TableRow {
 pub struct PollHold;
 
 impl PollHold {
-    /// The name on the command line.
+    /// Name on the command line.
     pub const NAME: &str = "poll-hold";
 
-    /// The profile that belongs to it.
+    /// Profile of the study.
     pub const PROFILE: &str = "e100-2007";
 
     /// Predicts both rows; the table's time, which it does not give, is taken to be a second.

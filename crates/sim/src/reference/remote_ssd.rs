@@ -1,8 +1,8 @@
-//! The remote SSD part of the threaded NAPI study: a fixed rate of reads and writes, polls in three contexts.
+//! Remote SSDs in the threaded NAPI study: a fixed rate of reads and writes, with polls in three contexts.
 //!
-//! Little is published about it, so much is assumed here: a storage server with one thread pinned to each CPU, that spends
-//! [`SERVICE`] on an operation; as many reads as writes; NAPI threads and workers pinned to the CPUs that the queues
-//! interrupt. The device's times are fitted on the softirq rows, and so is `SERVICE`.
+//! The study publishes few details, so this is assumed: a storage server with one thread pinned to each CPU, which
+//! spends [`SERVICE`] on an operation; as many reads as writes; NAPI threads and workers pinned to the CPUs that the
+//! queues interrupt. The times of the device and `SERVICE` are fitted to the softirq rows.
 
 use abey_delivery::Nanos;
 use serde::Deserialize;
@@ -18,15 +18,15 @@ use crate::topology::Topology;
 
 const TABLE: &str = include_str!("../../../../data/reference/threaded-napi-remote-ssd.csv");
 
-/// What the storage server computes for an operation; fitted on the 4 KiB softirq row, whose CPUs are nearly full.
+/// Processor time of an operation; fitted to the 4 KiB softirq row, whose CPUs are nearly saturated.
 const SERVICE: Nanos = Nanos::from_micros(59);
-/// Both ways, without what the profile's closed loop has at the client.
+/// Time of both directions, without the client's time in the profile's closed loop.
 const CLIENT_NS: u64 = 40_000;
 /// Every operation is sent, however late.
 const SKIP_NS: u64 = 1_000_000_000;
-/// A command or a completion without data.
+/// Length of a command, or of a completion without data.
 const SMALL: u64 = 100;
-/// So many that operations do not wait for each other's connection.
+/// Number of connections, large enough that operations do not wait for a connection.
 const CONNECTIONS: u32 = 40_000;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -40,7 +40,8 @@ struct TableRow {
     p999_us: f64,
 }
 
-/// The device's median and 99th percentile for operations of this size, in microseconds; fitted on the softirq rows.
+/// Returns the median and the 99th percentile of the device's time for this size, in microseconds; fitted to the
+/// softirq rows.
 const fn device_us(bytes: u64) -> (u64, u64) {
     match bytes {
         0..=4_096 => (100, 2_300),

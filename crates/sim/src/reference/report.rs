@@ -1,17 +1,17 @@
-//! How far predictions are from what was published.
+//! Errors of predictions.
 
 use serde::Serialize;
 
 use super::Row;
 
-/// The error of one column over some rows.
+/// Error of a column over some rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ColumnError {
-    /// The column.
+    /// Column.
     pub column: &'static str,
-    /// In percent of the published figure, or in points for a column that is in percent itself.
+    /// Unit: percent of the published figure, or points for a column in percent.
     pub unit: &'static str,
-    /// How many rows have the figure.
+    /// Number of rows with the figure.
     pub rows: usize,
     /// Median of the absolute errors.
     pub median: f64,
@@ -19,38 +19,38 @@ pub struct ColumnError {
     pub worst: f64,
 }
 
-/// Who beats whom: pairs of modes at one load whose published figures differ by more than a tenth.
+/// Order of modes: all pairs of modes at the same load whose published figures differ by more than a tenth.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Order {
-    /// The column.
+    /// Column.
     pub column: &'static str,
-    /// Such pairs.
+    /// Number of such pairs.
     pub pairs: usize,
-    /// Those in which the prediction has the same order.
+    /// Number of pairs with the same order in the prediction.
     pub right: usize,
-    /// The others: load, the mode with the lower published figure, the other.
+    /// Other pairs: load, mode with the lower published figure, other mode.
     pub wrong: Vec<(String, String, String)>,
 }
 
-/// All errors of a table.
+/// Errors of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Over the rows that the profile was fitted on.
+    /// Errors of the rows that the profile was fitted to.
     pub fitted: Vec<ColumnError>,
-    /// Over the predictions.
+    /// Errors of the predictions.
     pub predicted: Vec<ColumnError>,
-    /// Throughput of the predictions at MAX.
+    /// Error of the predicted throughput at MAX.
     pub max_qps: Option<ColumnError>,
-    /// For the columns that were asked for.
+    /// Orders of the requested columns.
     pub orders: Vec<Order>,
 }
 
-/// Compares predictions with what was published; who beats whom in average latency and CPU.
+/// Compares predictions with the published figures, and the order of the modes in average latency and CPU use.
 pub fn summarize(rows: &[Row]) -> Summary {
     summarize_orders(rows, &["avg_us", "cpu_percent"])
 }
 
-/// As [`summarize`], with who beats whom in these columns.
+/// Like [`summarize`], with the order of the modes in these columns.
 pub fn summarize_orders(rows: &[Row], ordered: &[&'static str]) -> Summary {
     let mut columns: Vec<&'static str> = Vec::new();
     for (name, _) in rows.iter().flat_map(|row| &row.figures.0) {

@@ -1,10 +1,10 @@
-//! Threaded NAPI (2021): polls in softirq, in a thread for each queue, or by a pool of workers.
+//! Threaded NAPI (2021): polls in softirq, in a thread per queue, or by a pool of workers.
 //!
-//! What the simulation says about the tail of softirq: no packet waits longer than 0.1 ms for its poll. But with
-//! 1-byte requests a fourteenth of them is served by threads that are on one of the eight CPUs which poll in softirq, and
-//! those wait for the softirq, 1 ms at the 90th percentile and 3 ms at the 99th; all others wait 0.04 ms at most. The
-//! scheduler takes such a CPU to be idle, or to run one thread, and does not move it. A NAPI thread is a thread on its CPU,
-//! so others are woken elsewhere, and whoever wakes them has to look for that place: the throughput that it costs.
+//! The simulation explains the tail of softirq as follows. No packet waits longer than 0.1 ms for its poll. But with
+//! 1-byte requests a fourteenth of them is served by threads on one of the eight CPUs that poll in softirq. These
+//! threads wait for the softirq, 1 ms at the 90th percentile and 3 ms at the 99th; all others wait 0.04 ms at most.
+//! The scheduler regards such a CPU as idle, or as running one thread, and does not migrate the thread. A NAPI thread
+//! is visible to the scheduler, so other threads are woken elsewhere. The search for another CPU costs throughput.
 
 use abey_delivery::{Mode, Nanos};
 use serde::Deserialize;
@@ -19,14 +19,14 @@ use crate::topology::Topology;
 
 const ROUND_TRIPS: &str = include_str!("../../../../data/reference/threaded-napi-tcp-rr.csv");
 
-/// The study's host.
+/// Queues of the study's host.
 const QUEUES: u32 = 8;
 const CPUS: u32 = 56;
-/// The study does not say how many server threads there were: one for each CPU. With any number from 28 to 112 the simulated
-/// p99 and p99.9 of kthread are below those of softirq; its throughput is below only from 56 to 64.
+/// Server threads: one per CPU, because the study does not state their number. With 28 to 112 threads the simulated
+/// p99 and p99.9 of kthread are below those of softirq; its throughput is below only with 56 to 64.
 const THREADS: u32 = 56;
 const FLOWS: u32 = 1_000;
-/// The context that the shipped profile is fitted on.
+/// Context that the shipped profile is fitted to.
 pub(super) const FITTED: &str = "softirq";
 /// The client's time for requests and answers of 5000 bytes, its own queues and threads included; fitted on their softirq
 /// row. That of 1-byte ones is the profile's `client.base_ns`, and for 1 MB the wire alone matters.
@@ -44,33 +44,33 @@ struct RoundTrip {
     p999_us: f64,
 }
 
-/// The study: tcp_rr with three sizes and remote SSDs with three, each in three contexts.
+/// The study: tcp_rr and remote SSDs with three sizes each, in three contexts.
 #[derive(Debug, Default)]
 pub struct ThreadedNapi;
 
 impl ThreadedNapi {
-    /// The name on the command line.
+    /// Name on the command line.
     pub const NAME: &str = "threaded-napi";
 
-    /// The profile that belongs to it.
+    /// Profile of the study.
     pub const PROFILE: &str = "xeon-56ht-2020";
 
-    /// The columns in which it matters who beats whom.
+    /// Columns whose order of modes is compared.
     pub const ORDERED: [&str; 3] = ["qps", "p99_us", "p999_us"];
 
     /// Predicts the rows.
     ///
     /// # Errors
-    /// If the profile cannot be used.
+    /// If the profile is invalid.
     pub fn predict(&self, profile: &Profile, seed: u64) -> Result<Vec<Row>, InputError> {
         self.predict_with(profile, seed, 2_000)
     }
 
-    /// As [`Self::predict`], from so many milliseconds of each row: with fewer than some hundred, few of those waits have
-    /// happened that the highest percentiles are made of.
+    /// Like [`Self::predict`], with `millis` milliseconds per row. With fewer than some hundred, the rare waits that
+    /// determine the highest percentiles are missing.
     ///
     /// # Errors
-    /// If the profile cannot be used.
+    /// If the profile is invalid.
     pub fn predict_with(&self, profile: &Profile, seed: u64, millis: u64) -> Result<Vec<Row>, InputError> {
         let table: Vec<RoundTrip> = super::read(ROUND_TRIPS);
         let mut rows = Vec::new();
@@ -84,7 +84,7 @@ impl ThreadedNapi {
     }
 }
 
-/// The host and its client as the rows of a size have them.
+/// Returns the host and its client for the rows of a message size.
 fn host(profile: &Profile, bytes: u64) -> Profile {
     let mut host = profile.clone();
     if bytes == 5_000 {
@@ -102,7 +102,7 @@ pub(super) fn mode(context: &str) -> Mode {
     }
 }
 
-/// The study's host: nothing is pinned.
+/// Returns the study's topology, without pinned threads.
 pub(super) fn host_topology() -> Topology {
     Topology {
         cpus: Some(CPUS),
@@ -122,7 +122,7 @@ fn scenario(row: &RoundTrip, seed: u64, millis: u64) -> Scenario {
         topology: host_topology(),
         connections: FLOWS,
         sizes: large.then_some(sizes),
-        // A round trip of 1 MB takes a second now and then.
+        // A round trip of 1 MB sometimes takes a second.
         warmup: Nanos::from_millis(if row.request_bytes > 5_000 { 1_000 } else { 50 }),
         duration: Nanos::from_millis(millis),
         seed,

@@ -1,9 +1,9 @@
-//! A user's scenario, as a TOML file.
+//! Scenario files in TOML.
 
 use std::path::Path;
 
+use abey_config::{FileError, SettingsFile, read_text};
 use abey_delivery::{Mode, ModeSettings, Nanos};
-use abey_input::{FileError, SettingsFile, read_text};
 use serde::Deserialize;
 
 use super::parse::{arrivals, delay, load, modes, size, span};
@@ -43,18 +43,18 @@ use crate::topology::Topology;
 /// | `modes` | required, or `settings` | delivery modes to run: `["base", "suspend20"]` |
 /// | `settings` | none | a settings file to run after the modes; a relative path starts where the scenario is |
 /// | `load` | required | requests per second over all connections (`"400k"`), or `"max"`: a closed loop |
-/// | `server` | `"event-loop"` | who answers: an event loop per queue; `"receive"`: a thread per queue that blocks in a receive, as a datagram server does; `"stack"`: the network stack itself, as it answers pings |
+/// | `server` | `"event-loop"` | what answers: an event loop per queue; `"receive"`: a thread per queue that blocks in a receive, as a datagram server does; `"stack"`: the network stack itself, as it answers pings |
 /// | `queues` | 1 | receive queues |
 /// | `cpus` | as many as queues | CPUs |
-/// | `hyperthreads` | `false` | CPU *n* and CPU *n* + half their number are one core, and the scheduler likes cores that are idle altogether |
+/// | `hyperthreads` | `false` | CPU *n* and CPU *n* + half their number are one core, and the scheduler prefers cores that are completely idle |
 /// | `threads` | as many as queues | server threads; thread *n* begins on CPU *n*, modulo their number |
 /// | `irq_cpus` | `[0, 1, ...]` | the CPU that each queue interrupts |
 /// | `pinned` | `true` | whether threads stay on their CPUs |
 /// | `pollers_pinned` | as `pinned` | whether NAPI threads stay where their queues interrupt, and the pool's workers on theirs |
-/// | `by_queue` | with as many threads as queues | whether a connection belongs to a thread of its queue; otherwise connections are dealt out to the threads in turn, and a thread has sockets on several queues |
+/// | `by_queue` | with as many threads as queues | whether a connection belongs to a thread of its queue; otherwise connections are assigned to the threads in turn, and a thread has sockets on several queues |
 /// | `connections` | 560 a queue | connections, spread over the queues by hashing |
 /// | `outstanding` | 1 | requests that a connection has outstanding at most; with more they are answered in order |
-/// | `arrivals` | `"poisson"` | how the requests of an open loop follow each other: also `"constant"`, `{ bursts = 8 }` (so many at one time), `{ cv = 2.0 }` (lognormal gaps: standard deviation over mean) |
+/// | `arrivals` | `"poisson"` | how the requests of an open loop follow each other: also `"constant"`, `{ bursts = 8 }` (that many at a time), `{ cv = 2.0 }` (lognormal gaps: standard deviation over mean) |
 /// | `think` | none | a distribution: from an answer to the next request of a closed loop |
 /// | `service` | the profile's `server.request` | a distribution: processor time that the application takes for a request when nothing disturbs it |
 /// | `device` | none | a distribution: time between the service of a request and its answer that takes no processor, such as an SSD's |
@@ -78,12 +78,12 @@ use crate::topology::Topology;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScenarioFile {
-    /// A shipped profile, or the path of one.
+    /// Name of a shipped profile, or path of a profile.
     #[serde(default = "default_profile")]
     pub profile: String,
     #[serde(default, deserialize_with = "modes")]
     modes: Vec<Mode>,
-    /// A settings file to run.
+    /// Path of a settings file to run.
     pub settings: Option<String>,
     #[serde(skip)]
     settings_file: Option<SettingsFile>,
@@ -124,10 +124,10 @@ pub struct ScenarioFile {
     seed: u64,
     #[serde(default)]
     linux: bool,
-    /// The file's name, for messages.
+    /// File name for error messages.
     #[serde(skip)]
     name: String,
-    /// What is in it.
+    /// Parsed settings file.
     #[serde(skip)]
     text: String,
 }
@@ -143,10 +143,10 @@ struct SizesTable {
 }
 
 impl ScenarioFile {
-    /// Reads a scenario from its text; `name` is for messages, and says where a relative path in it starts.
+    /// Parses a scenario. `name` is used in error messages, and relative paths start at its directory.
     ///
     /// # Errors
-    /// If it has keys or values that are not allowed; the message has the line.
+    /// If it has keys or values that are not allowed; the message names the line.
     pub fn parse(name: &str, text: &str) -> Result<Self, InputError> {
         let mut file: Self = toml::from_str(text).map_err(|error| FileError::toml(name, text, &error))?;
         if let Some(path) = &file.settings {
@@ -166,10 +166,10 @@ impl ScenarioFile {
         Self::parse(&path.display().to_string(), &read_text(path)?)
     }
 
-    /// The profile that it names.
+    /// Loads the scenario's profile.
     ///
     /// # Errors
-    /// As [`Profile::load`]; the message has the line, if the profile was named in the file.
+    /// As [`Profile::load`]; the message names the line if the file names the profile.
     pub fn load_profile(&self) -> Result<Profile, InputError> {
         Profile::load(&self.profile).map_err(|error| match error {
             InputError::Unknown(_) | InputError::File(FileError::Read { .. }) => error.at(&self.name, &self.text),
@@ -177,23 +177,23 @@ impl ScenarioFile {
         })
     }
 
-    /// Checks that all its scenarios can be.
+    /// Checks all scenarios of the file.
     ///
     /// # Errors
-    /// The first thing that cannot; the message has the line.
+    /// The first invalid value; the message names the line.
     pub fn validate(&self, profile: &Profile) -> Result<(), InputError> {
         let mut scenarios = self.scenarios().into_iter();
         scenarios.try_for_each(|scenario| scenario.validate(profile)).map_err(|error| error.at(&self.name, &self.text))
     }
 
-    /// One scenario for each mode, and one for the settings file.
+    /// Returns a scenario for each mode, and one for the settings file.
     pub fn scenarios(&self) -> Vec<Scenario> {
         let of_file = self.settings_file.iter().map(|file| (nearest_mode(&file.settings), file.settings));
         let of_modes = self.modes.iter().map(|mode| (*mode, mode.settings()));
         of_modes.chain(of_file).map(|(mode, settings)| self.scenario(mode, settings)).collect()
     }
 
-    /// The scenario under these settings; `mode` is for messages and tables.
+    /// Returns the scenario with these settings. `mode` is used in messages and tables.
     fn scenario(&self, mode: Mode, settings: ModeSettings) -> Scenario {
         Scenario {
             settings,

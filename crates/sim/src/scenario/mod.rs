@@ -1,4 +1,4 @@
-//! Scenarios: who sends what to whom, under which mode.
+//! Scenarios: load, server, messages and delivery mode of a run.
 
 use std::borrow::Cow;
 
@@ -15,12 +15,12 @@ mod validate;
 
 pub use file::ScenarioFile;
 
-/// How requests come.
+/// Load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// Open loop: this many requests per second over all connections, following each other as [`Arrivals`] says.
+    /// Open loop with this many requests per second over all connections, distributed as [`Arrivals`] defines.
     Open(f64),
-    /// Closed loop: every connection sends its next request when it has the answer, and has thought.
+    /// Closed loop: every connection sends its next request after the answer and the think time.
     Closed,
 }
 
@@ -33,20 +33,20 @@ impl std::fmt::Display for Load {
     }
 }
 
-/// Who answers requests.
+/// Part of the host that answers requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Responder {
-    /// An event-loop server thread per queue.
+    /// Event-loop server thread per queue.
     #[default]
     EventLoop,
-    /// The network stack itself, as it answers pings.
+    /// Network stack, as for pings.
     Stack,
-    /// A server thread per queue that blocks in a receive on one socket, answers, and receives again (a datagram server).
-    /// Nothing acknowledges its answers.
+    /// Server thread per queue that blocks in a receive on one socket and answers (a datagram server). Its answers
+    /// are not acknowledged.
     Receive,
-    /// Two equal hosts, queue 0 and queue 1, whose threads block in a receive and then send to the other (netperf's round
-    /// trips). The figures are of both; an answer is a round trip.
+    /// Two equal hosts, queue 0 and queue 1, whose threads block in a receive and then send to the other (netperf's
+    /// round trips). The figures include both hosts, and an answer is a round trip.
     #[serde(skip)]
     RoundTrip,
 }
@@ -54,39 +54,39 @@ pub enum Responder {
 /// The study's connections per queue.
 const CONNECTIONS_PER_QUEUE: u32 = 560;
 
-/// How the requests of an open loop follow each other.
+/// Arrival process of an open loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Arrivals {
-    /// A Poisson process: independent requests.
+    /// Poisson process: independent requests.
     #[default]
     Poisson,
-    /// All gaps are the same.
+    /// Constant intervals.
     Constant,
-    /// So many requests at one time, on connections chosen at random; the bursts are a Poisson process.
+    /// Poisson process of bursts of this many simultaneous requests on random connections.
     Bursts(u32),
-    /// Lognormal gaps with this coefficient of variation (standard deviation over mean).
+    /// Lognormal intervals with this coefficient of variation (standard deviation divided by the mean).
     Lognormal {
-        /// The coefficient of variation.
+        /// Coefficient of variation.
         cv: f64,
     },
 }
 
-/// Settings of the NIC that differ from the profile's. `[nic]` in a scenario file.
+/// NIC settings that differ from the profile's, `[nic]` in a scenario file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicSettings {
-    /// Moderation adapts itself to the traffic.
+    /// Whether moderation adapts to the traffic.
     pub adaptive: Option<bool>,
-    /// An interrupt waits this long, in microseconds (0: not at all).
+    /// Maximum delay of an interrupt in microseconds; 0 disables it.
     pub rx_usecs: Option<u64>,
-    /// An interrupt comes at once after this many packets.
+    /// Packets after which the NIC interrupts at once.
     pub rx_frames: Option<u32>,
-    /// Size of a receive ring, in packets.
+    /// Size of a receive ring in packets.
     pub ring_packets: Option<u32>,
 }
 
 impl NicSettings {
-    /// The host with these settings.
+    /// Returns the profile with these settings.
     pub(crate) fn apply<'a>(&self, profile: &'a Profile) -> Cow<'a, Profile> {
         if *self == Self::default() {
             return Cow::Borrowed(profile);
@@ -101,7 +101,7 @@ impl NicSettings {
     }
 }
 
-/// How large messages are, in bytes without headers.
+/// Sizes of messages in bytes without headers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sizes {
     /// Requests.
@@ -110,54 +110,55 @@ pub struct Sizes {
     pub response: Size,
 }
 
-/// One run: a server with `queues` receive queues, and the CPUs and event-loop threads of its topology.
+/// One run: a server with `queues` receive queues and the CPUs and threads of its topology.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// The delivery mode; for messages and tables, what counts are the settings.
+    /// Delivery mode, for messages and tables; only the settings take effect.
     pub mode: Mode,
-    /// What the queues, the epoll contexts and the event loops are set to.
+    /// Settings of the queues, the epoll contexts and the event loops.
     pub settings: ModeSettings,
-    /// How requests come.
+    /// Load.
     pub load: Load,
-    /// Who answers them.
+    /// Part of the host that answers.
     pub responder: Responder,
     /// Receive queues.
     pub queues: u32,
-    /// CPUs and server threads; by default one of each for each queue.
+    /// CPUs and server threads; by default one of each per queue.
     pub topology: Topology,
     /// Connections, spread over the queues by hashing.
     pub connections: u32,
-    /// Requests that a connection has outstanding at most; with more than 1 they are answered in order (pipelining).
+    /// Maximum number of outstanding requests per connection; more than 1 are answered in order (pipelining).
     pub outstanding: u32,
-    /// How the requests of an open loop follow each other.
+    /// Arrival process of an open loop.
     pub arrivals: Arrivals,
-    /// From an answer to the next request of a closed loop; no time unless given.
+    /// Time from an answer to the next request of a closed loop; none by default.
     pub think: Option<Delay>,
-    /// The processor time that the application takes for a request when nothing disturbs it; the profile's `server.request`
-    /// unless given.
+    /// Processor time of a request in the undisturbed application; the profile's `server.request` by default.
     pub service: Option<Delay>,
-    /// Time between the service of a request and its answer that takes no processor: a device such as an SSD. None unless
-    /// given.
+    /// Time between the service of a request and its answer without the processor, such as that of an SSD; none by
+    /// default.
     pub device: Option<Delay>,
-    /// How large requests and answers are. Unless given they are one packet each, of the profile's bytes, whose time on the
-    /// wire is part of the profile's `client.base_ns`; they wait for the wire only if it is more than a microsecond behind.
+    /// Sizes of requests and answers. By default each is one packet with the profile's bytes, whose time on the wire
+    /// is part of the profile's `client.base_ns`; they wait for the wire only if it is more than a microsecond
+    /// behind.
     pub sizes: Option<Sizes>,
-    /// Settings of the NIC that differ from the profile's.
+    /// NIC settings that differ from the profile's.
     pub nic: NicSettings,
-    /// How long to simulate before counting.
+    /// Simulated time before the measurement.
     pub warmup: Nanos,
-    /// How long to count.
+    /// Simulated time of the measurement.
     pub duration: Nanos,
-    /// The same seed gives the same bytes.
+    /// Seed; the same seed gives identical results.
     pub seed: u64,
-    /// Delivery exactly as in Linux, rather than as the core does it by default.
+    /// Whether delivery follows Linux exactly rather than the core's defaults.
     pub linux: bool,
-    /// Check the core's invariants around every event.
+    /// Whether to check the core's invariants after every event.
     pub check: bool,
 }
 
 impl Scenario {
-    /// One queue, 560 connections, half a second after a warm-up of 50 ms, seed 1, delivery as the core does it.
+    /// Creates a scenario with one queue, 560 connections, half a second after a warm-up of 50 ms, seed 1, and the
+    /// core's defaults.
     pub fn new(mode: Mode, load: Load) -> Self {
         Self {
             mode,

@@ -1,4 +1,5 @@
-//! Values of a scenario file: modes, loads, durations and distributions, each with a message that says what is allowed.
+//! Parsing of values in scenario files: modes, loads, durations and distributions, with messages that name what is
+//! allowed.
 
 use abey_delivery::{Mode, Nanos};
 use serde::de::{Error, Visitor};
@@ -19,7 +20,7 @@ pub(super) fn span<'de, D: Deserializer<'de>>(from: D) -> Result<Nanos, D::Error
     from.deserialize_str(Expecting("a duration with its unit, such as \"20us\""))?.parse().map_err(D::Error::custom)
 }
 
-/// A text, or a message that says what it should have been.
+/// Visitor for a string, with a message about what is expected.
 struct Expecting(&'static str);
 
 impl Visitor<'_> for Expecting {
@@ -38,7 +39,7 @@ pub(super) fn load<'de, D: Deserializer<'de>>(from: D) -> Result<Load, D::Error>
     let text = from.deserialize_str(Expecting("a rate in quotes, such as \"50k\", or \"max\""))?;
     parse_load(&text).ok_or_else(|| {
         D::Error::custom(format!(
-            "`{text}` is no load: write a rate such as 500, 50k or 1.2M (requests per second), or max"
+            "`{text}` is not a load: write a rate such as 500, 50k or 1.2M (requests per second), or max"
         ))
     })
 }
@@ -57,7 +58,7 @@ fn parse_load(text: &str) -> Option<Load> {
     (rate > 0.0).then_some(Load::Open(rate))
 }
 
-/// The name of a process, or a table.
+/// Name of an arrival process, or a table.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected \"poisson\", \"constant\", { bursts = 8 } or { cv = 2.0 }")]
 enum ArrivalsValue {
@@ -93,7 +94,7 @@ pub(super) fn arrivals<'de, D: Deserializer<'de>>(from: D) -> Result<Arrivals, D
     }
 }
 
-/// A duration, or a table of a distribution.
+/// Duration, or a table of a distribution.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a duration such as \"8us\", or a table with `mean` or `median`")]
 enum DelayValue {
@@ -142,7 +143,7 @@ pub(super) fn delay<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Delay>,
     Ok(Some(delay))
 }
 
-/// A number of bytes, a table of a distribution, or a list of sizes with weights.
+/// Number of bytes, a table of a distribution, or a list of sizes with weights.
 #[derive(Deserialize)]
 #[serde(
     untagged,

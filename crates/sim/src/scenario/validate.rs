@@ -1,4 +1,4 @@
-//! Whether a scenario can be.
+//! Validation of scenarios.
 
 use abey_delivery::{Nanos, PollContext};
 
@@ -9,14 +9,14 @@ use crate::profile::{Cost, Profile};
 use crate::topology::Topology;
 use crate::wire::Framing;
 
-/// The longest run, in virtual time.
+/// Longest run in virtual time.
 const LONGEST: Nanos = Nanos::from_millis(3_600_000);
 
 impl Scenario {
-    /// Checks that the scenario can be.
+    /// Checks the scenario.
     ///
     /// # Errors
-    /// The first thing that cannot.
+    /// The first invalid value.
     pub fn validate(&self, profile: &Profile) -> Result<(), InputError> {
         let wrong = |key, value: String, allowed| Err(InputError::Value { key, value, allowed });
         if self.queues == 0 || self.queues > 1_024 {
@@ -60,7 +60,7 @@ impl Scenario {
         self.validate_load(profile)
     }
 
-    /// Whoever polls again and again must take time for it, or virtual time would stand still.
+    /// Checks that repeated polling takes time; otherwise virtual time would not advance.
     fn validate_polling(&self, profile: &Profile) -> Result<(), InputError> {
         let napi = &self.settings.napi;
         let spins = self.settings.epoll.is_some()
@@ -106,7 +106,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Two hosts that send to each other do only that.
+    /// Checks the options of a round trip between two hosts, which allows few.
     fn validate_round_trip(&self) -> Result<(), InputError> {
         let wrong = |key, value: String, allowed| Err(InputError::Value { key, value, allowed });
         if self.queues != 2 {
@@ -158,7 +158,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// What a request and an answer occupy on the wire, on average.
+    /// Returns the mean bytes of a request and an answer on the wire.
     fn wire_bytes(&self, profile: &Profile) -> (f64, f64) {
         let Some(sizes) = &self.sizes else {
             return (profile.client.request_bytes as f64, profile.client.response_bytes as f64);

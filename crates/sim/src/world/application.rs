@@ -1,11 +1,11 @@
-//! What a request takes from the application: processor time, and time on a device.
+//! Cost of a request in the application: processor time, and time on a device.
 
 use super::World;
 use crate::events::Event;
 use crate::profile::Cost;
 
 impl World<'_> {
-    /// The price of the oldest request of a connection that is not served yet, on an undisturbed processor.
+    /// Returns the cost of the oldest unserved request of a connection on an undisturbed processor.
     pub(super) fn request_cost(&self, conn: u32) -> Cost {
         let profile = self.profile;
         if !self.clients.varied {
@@ -29,7 +29,7 @@ impl World<'_> {
         cost
     }
 
-    /// The application is done with the oldest request of a connection; a device may not be.
+    /// Ends the service of the oldest request of a connection, and starts the device if there is one.
     pub(super) fn served(&mut self, conn: u32) {
         if self.scenario.device.is_none() {
             return self.answer(conn);

@@ -1,32 +1,32 @@
-//! When the requests of an open loop are due.
+//! Arrival process of an open loop.
 
 use crate::distribution::Sampler;
 use crate::random::Random;
 use crate::scenario::Arrivals;
 
-/// A process of arrivals.
+/// Arrival process.
 #[derive(Debug)]
 pub(super) struct Process {
     gaps: Gaps,
-    /// Requests that are due at once.
+    /// Requests per arrival.
     pub(super) burst: u32,
 }
 
 #[derive(Debug)]
 enum Gaps {
     Random(Sampler),
-    /// In picoseconds, so that no rate is rounded.
+    /// In picoseconds, so that the rate is not rounded.
     Constant {
         gap_ps: u64,
         next_ps: u64,
     },
 }
 
-/// The longest time between two requests, in nanoseconds: an hour.
+/// Longest time between two requests in nanoseconds: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
 impl Process {
-    /// With so many requests a second from this time on.
+    /// Creates a process with `rate` requests per second, starting at `from`.
     pub(super) fn new(arrivals: Arrivals, rate: f64, from: u64) -> Self {
         let mean = 1e9 / rate;
         let poisson = |mean| Gaps::Random(Sampler::Exponential { mean });
@@ -40,7 +40,7 @@ impl Process {
         }
     }
 
-    /// When the next request or burst is due, given when the last one was.
+    /// Returns the time of the next request or burst, given that of the last one.
     #[inline]
     pub(super) fn next(&mut self, now: u64, random: &mut Random) -> u64 {
         match &mut self.gaps {

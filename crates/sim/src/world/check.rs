@@ -1,4 +1,4 @@
-//! The core's invariants, checked around every event of a run that asks for it.
+//! Checks of the core's invariants after every event, for runs that request them.
 
 use abey_delivery::Nanos;
 use abey_delivery::check::{Monitor, Surroundings};
@@ -14,8 +14,10 @@ impl World<'_> {
         }
     }
 
+    /// Checks the invariants of every queue.
+    ///
     /// # Panics
-    /// If an invariant is broken.
+    /// If one is violated.
     pub(super) fn check(&self) {
         for (index, queue) in self.queues.iter().enumerate() {
             let Some(monitor) = &queue.monitor else { continue };
@@ -35,7 +37,7 @@ impl World<'_> {
             }
         }
     }
-    /// Whether a server polls, and is awake.
+    /// Returns whether a server busy polls and is awake.
     fn is_attending(&self, server: usize) -> bool {
         let server = &self.servers[server];
         server.busy_polls() && self.threads[server.thread].state != State::Asleep

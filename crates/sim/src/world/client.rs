@@ -1,4 +1,4 @@
-//! Clients: connections with requests outstanding, in an open or a closed loop, and what an answer means to them.
+//! Clients: connections with outstanding requests, in an open or a closed loop.
 
 use hdrhistogram::Histogram;
 
@@ -15,21 +15,21 @@ use crate::scenario::{Load, Responder, Scenario};
 use crate::topology::Spread;
 use crate::wire::{Framing, Message, Wire};
 
-/// Waiting for the wire is part of `client.jitter_ns` up to this long, when messages have the profile's sizes.
+/// Waiting for the wire up to this long is part of `client.jitter_ns`, if messages have the profile's sizes.
 const USUAL_WAIT_NS: u64 = 1_000;
 
-/// A request under way, from its sending to its answer's.
+/// Request in flight, from its sending to that of its answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flight {
     pub(super) sent_at: u64,
-    /// It was sent as soon as the answer before it had come.
+    /// Sent as soon as the previous answer arrived.
     pub(super) back_to_back: bool,
     pub(super) segments: u32,
-    /// What the application takes (scenarios with a service time).
+    /// Service time in the application (scenarios with a service time).
     pub(super) service_ns: u64,
-    /// What a device takes after it; then, when the device is done.
+    /// Time on the device; once the device has started, when it finishes.
     device: u64,
-    /// Without headers (scenarios with sizes).
+    /// Bytes without headers (scenarios with sizes).
     pub(super) request_bytes: u32,
     pub(super) response_bytes: u32,
 }
@@ -37,31 +37,31 @@ pub(super) struct Flight {
 #[derive(Debug, Default)]
 pub(super) struct Connection {
     pub(super) queue: u32,
-    /// Requests under way that are in their socket.
+    /// Requests in flight that are in their socket.
     pub(super) delivered: u32,
-    /// Those of them that the application is done with.
+    /// Delivered requests that the application has finished.
     served: u32,
-    /// Segments that came, but do not make a whole request yet.
+    /// Received segments that do not make a whole request yet.
     pub(super) received: u32,
-    /// Segments that were dropped and not sent again yet; what came behind them waits.
+    /// Segments that were dropped and not retransmitted yet; later segments wait for them.
     pub(super) lost: u32,
-    /// The first host has had something to answer (round trips only).
+    /// Whether the first host has sent an answer (round trips only).
     answered: bool,
-    /// When the client has the last answer so far; none overtakes another.
+    /// When the client receives the latest answer. Answers do not overtake each other.
     answered_at: u64,
-    /// Requests under way, oldest first.
+    /// Requests in flight, oldest first.
     pub(super) flights: Fifo<Flight>,
-    /// When requests could be sent, because an answer came: one for every request that is not outstanding.
+    /// Times from which further requests can be sent: one for each request that is not outstanding.
     free: Fifo<u64>,
     /// When the requests that wait for the connection were due.
     due: Fifo<u64>,
-    /// Requests of several segments, once there was one.
+    /// Requests of several segments, after the first one.
     pub(super) upload: Option<Box<Upload>>,
-    /// Answers of several segments, once there was one.
+    /// Answers of several segments, after the first one.
     pub(super) download: Option<Box<Download>>,
 }
 
-/// What differs from request to request: a distribution and random numbers for each.
+/// Distributions and random numbers of what differs between requests.
 #[derive(Debug)]
 struct Draws {
     service: Option<(Sampler, Random)>,
@@ -83,16 +83,16 @@ pub(super) struct Clients {
     arrivals: Random,
     delays: Random,
     draws: Draws,
-    /// Requests differ in what they take.
+    /// Whether requests differ.
     pub(super) varied: bool,
     pub(super) framing: Framing,
-    /// A request and an answer of the profile's sizes.
+    /// Request and answer of the profile's sizes.
     usual: (Message, Message),
     pub(super) wire_in: Wire,
     pub(super) wire_out: Wire,
     /// Mean time of a late answer in the client's queues.
     queue_ns: f64,
-    /// When the requests of the open loop are due.
+    /// Arrival process of an open loop.
     process: Option<Process>,
     /// Due requests that waited too long and were not sent.
     pub(super) skipped: u64,
@@ -101,7 +101,7 @@ pub(super) struct Clients {
     pub(super) answers: u64,
 }
 
-/// Mean time of a late answer in the client's queues.
+/// Returns the mean time of a late answer in the client's queues.
 fn queue_ns(profile: &Profile, scenario: &Scenario, rate: f64) -> f64 {
     profile.client.late_ns_per_connection_rps as f64 * rate / f64::from(scenario.connections)
 }
@@ -155,7 +155,7 @@ impl Clients {
         }
     }
 
-    /// From now on an open loop has this rate.
+    /// Changes the rate of an open loop.
     pub(super) fn set_rate(&mut self, profile: &Profile, scenario: &Scenario, rate: f64, now: u64) {
         self.queue_ns = queue_ns(profile, scenario, rate);
         self.process = Some(Process::new(scenario.arrivals, rate, now));
@@ -165,12 +165,12 @@ impl Clients {
         self.connections[conn as usize].queue as usize
     }
 
-    /// The server that a connection belongs to.
+    /// Returns the server of a connection.
     pub(super) fn server(&self, conn: u32) -> usize {
         self.spread.server(conn, self.connections[conn as usize].queue)
     }
 
-    /// The queue and the server of each connection.
+    /// Returns the queue and the server of each connection.
     pub(super) fn sockets(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         (0..self.connections.len() as u32).map(|conn| (self.queue(conn), self.server(conn)))
     }
@@ -180,13 +180,14 @@ impl Clients {
         self.connections.iter().map(|connection| (connection.flights.len() + replies(connection)) as u64).sum()
     }
 
-    /// The oldest request of a connection that the application is not done with.
+    /// Returns the oldest request of a connection that the application has not finished.
     pub(super) fn unserved(&self, conn: u32) -> &Flight {
         let connection = &self.connections[conn as usize];
         connection.flights.get(connection.served as usize).expect("what is served was asked")
     }
 
-    /// The application is done with a request and the device begins: when it will be done, in the order of the requests.
+    /// Starts the device for a request that the application has finished. Returns when it finishes, in the order of
+    /// the requests.
     pub(super) fn start_device(&mut self, conn: u32, now: u64) -> u64 {
         let connection = &mut self.connections[conn as usize];
         let index = connection.served as usize;
@@ -198,7 +199,7 @@ impl Clients {
         flight.device
     }
 
-    /// A request, as it is sent, and its size.
+    /// Creates a request. Returns it with its size.
     #[inline]
     pub(super) fn new_flight(&mut self, sent_at: u64, back_to_back: bool) -> (Flight, Message) {
         let mut flight = Flight { sent_at, back_to_back, segments: 1, ..Flight::default() };
@@ -217,17 +218,17 @@ impl Clients {
         (flight, message)
     }
 
-    /// How many segments of a message may be under way.
+    /// Returns how many segments of a message may be in flight.
     pub(super) fn new_window(&mut self) -> u32 {
         self.framing.window(draw(&mut self.draws.window))
     }
 
-    /// The size of the answer to a request.
+    /// Returns the size of the answer to a request.
     pub(super) fn answer_message(&self, flight: &Flight) -> Message {
         if self.draws.response.is_none() { self.usual.1 } else { self.framing.message(flight.response_bytes.into()) }
     }
 
-    /// The answer to the oldest request of a connection is sent.
+    /// Removes the oldest request of a connection, whose answer is sent.
     #[inline]
     pub(super) fn take_flight(&mut self, conn: u32) -> Flight {
         let connection = &mut self.connections[conn as usize];
@@ -236,7 +237,7 @@ impl Clients {
         connection.flights.pop().expect("what is answered was asked")
     }
 
-    /// How long an answer takes from the server's NIC to the client's measurement, beyond the minimum.
+    /// Returns the delay of an answer from the server's NIC to the client's measurement, beyond the minimum.
     #[inline]
     fn delay(&mut self, profile: &Profile, back_to_back: bool) -> u64 {
         let client = &profile.client;
@@ -252,7 +253,8 @@ impl Clients {
 }
 
 impl World<'_> {
-    /// From the client to the server's NIC; the way back has the rest of the minimum, and all that varies.
+    /// Returns the time from the client to the server's NIC. The way back takes the rest of the minimum, and all
+    /// random delays.
     pub(super) fn way_out(&self) -> u64 {
         self.profile.client.base_ns / 2
     }
@@ -261,7 +263,7 @@ impl World<'_> {
         if self.clients.process.is_some() {
             return self.schedule_due();
         }
-        // The closed loop begins spread over 20 ms.
+        // A closed loop starts spread over 20 ms.
         for conn in 0..self.clients.connections.len() as u32 {
             for _ in 0..self.scenario.outstanding {
                 let at = self.clients.arrivals.below(20_000_000);
@@ -270,7 +272,7 @@ impl World<'_> {
         }
     }
 
-    /// Requests that arrive at these times, each on a connection of its own; nothing else is sent.
+    /// Starts requests that arrive at these times, each on its own connection.
     pub(super) fn start_script(&mut self, arrivals: &[u64]) {
         for (conn, at) in arrivals.iter().enumerate() {
             self.events.push(*at, Event::Request { conn: conn as u32, back_to_back: false });
@@ -284,7 +286,7 @@ impl World<'_> {
         }
     }
 
-    /// Requests that were due one way before now are sent, if their connections are free.
+    /// Sends the requests that are due, if their connections are free.
     pub(super) fn requests_due(&mut self) {
         self.schedule_due();
         for _ in 0..self.clients.process.as_ref().map_or(0, |process| process.burst) {
@@ -305,7 +307,7 @@ impl World<'_> {
         }
     }
 
-    /// A host of a round trip sends to the other; what leaves the second is on its way to being an answer.
+    /// Sends from one host of a round trip to the other. A packet of the second host completes an answer.
     fn turn_round(&mut self, conn: u32) {
         let (flight, _) = self.clients.new_flight(self.now, false);
         let connection = &mut self.clients.connections[conn as usize];
@@ -335,7 +337,7 @@ impl World<'_> {
         }
     }
 
-    /// The server sends its answer to the oldest request of a connection.
+    /// Sends the server's answer to the oldest request of a connection.
     pub(super) fn answer(&mut self, conn: u32) {
         if self.scenario.responder == Responder::RoundTrip {
             return self.turn_round(conn);
@@ -348,7 +350,7 @@ impl World<'_> {
         let extra = self.clients.wire_out.carry(self.now, message.wire_bytes);
         self.counts.sent += 1;
         let queue = self.clients.connections[conn as usize].queue;
-        // A segment that comes with the next request acknowledges the answer as well.
+        // The segment of the next request also acknowledges the answer.
         let client = &self.profile.client;
         let piggybacked = client.delayed_acks || client.piggybacked_acks && self.clients.process.is_none();
         if self.scenario.responder == Responder::EventLoop && !piggybacked {
@@ -358,7 +360,8 @@ impl World<'_> {
         self.completes(queue as usize);
     }
 
-    /// The last of an answer is on the wire, `extra` behind the usual: the client has it a while later, and goes on.
+    /// Completes an answer whose last byte is on the wire, delayed by `extra`: the client measures it, and may send
+    /// again.
     pub(super) fn answered(&mut self, conn: u32, flight: &Flight, extra: u64) {
         let way = self.way_out();
         self.trace_answered(conn, flight.sent_at + way);

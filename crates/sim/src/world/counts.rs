@@ -1,4 +1,4 @@
-//! What is counted, and the figures made of it.
+//! Counters, and the figures derived from them.
 
 use super::World;
 use super::cpu::Level;
@@ -9,7 +9,7 @@ use crate::waits::Waits;
 pub(super) struct Counts {
     pub(super) instructions: u64,
     pub(super) answers: u64,
-    /// Packets received, and segments of answers sent.
+    /// Received packets, and sent segments of answers.
     pub(super) received: u64,
     pub(super) sent: u64,
     pub(super) polled: u64,
@@ -20,10 +20,10 @@ pub(super) struct Counts {
     pub(super) deliveries: u64,
     pub(super) events: u64,
     pub(super) drops: u64,
-    /// Threads given a CPU, and those of them that were on another one before.
+    /// Times that a thread was given a CPU, and those on another CPU than before.
     pub(super) switches: u64,
     pub(super) migrations: u64,
-    /// Packets of the warm-up.
+    /// Packets before the last reset of the counters.
     pub(super) packets_before: u64,
 }
 
@@ -34,14 +34,14 @@ impl Counts {
 }
 
 impl World<'_> {
-    /// How long packets waited in the rings.
+    /// Returns how long packets waited in the rings.
     fn ring_waits(&self) -> Waits {
         let mut waits = Waits::default();
         self.queues.iter().for_each(|queue| waits.add(&queue.rx.waits));
         waits
     }
 
-    /// The figures since they were last forgotten, one duration ago.
+    /// Returns the figures of the last measurement interval.
     pub(super) fn figures(&self) -> Outcome {
         let ns = self.scenario.duration.as_nanos() as f64;
         let cpus = &self.cpus[..self.server_cpus];

@@ -1,4 +1,4 @@
-//! A CPU: hardirq over softirq over threads over the idle loop, what each still has to do, and the time each has had.
+//! CPU: hardirqs over softirqs over threads over the idle loop, with the remaining time of each and the time spent.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use super::World;
 use super::softirq::SoftPhase;
 use crate::events::Event;
 
-/// What a CPU can be busy with. As a number, the index of the time spent.
+/// Activity of a CPU. As a number, the index of the time spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
-    /// Halted, or on its way out of that.
+    /// Halted, or leaving the halt.
     Halted,
     Hard,
     Soft,
@@ -19,37 +19,37 @@ pub(super) enum Level {
     Idle,
 }
 
-/// An interrupt request.
+/// Interrupt request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Irq {
-    /// Of this queue.
+    /// NIC interrupt of this queue.
     Nic(usize),
-    /// Of this queue's NAPI timer.
+    /// NAPI timer of this queue.
     Timer(usize),
-    /// Of the timer that ends the sleep of the server that has this queue's deadline in it.
+    /// Timer that ends the sleep of the server that waits for this queue.
     SleepOver(usize),
-    /// Not one: that server falls asleep.
+    /// Not an interrupt: the server that waits for this queue falls asleep.
     FallAsleep(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdleState {
     Off,
-    /// In the idle loop for that many more nanoseconds.
+    /// In the idle loop for this many more nanoseconds.
     Entering(u64),
     Halted,
-    /// Leaving the halt for that many more nanoseconds.
+    /// Leaving the halt for this many more nanoseconds.
     Waking(u64),
 }
 
 #[derive(Debug)]
 pub(super) struct Cpu {
-    /// What runs now; `None` while it is touched.
+    /// Current activity; `None` while an event is handled.
     pub(super) running: Option<Level>,
     since: u64,
     generation: u32,
     pub(super) hard: Option<(Irq, u64)>,
-    /// When that began.
+    /// When the current hardirq began.
     pub(super) hard_since: u64,
     pub(super) hard_queue: VecDeque<Irq>,
     pub(super) softirq: Softirq,
@@ -57,25 +57,25 @@ pub(super) struct Cpu {
     pub(super) soft: Option<(SoftPhase, u64)>,
     pub(super) current: Option<usize>,
     pub(super) run_queue: VecDeque<usize>,
-    /// Since when the current thread runs.
+    /// When the current thread began its slice.
     pub(super) slice_start: u64,
     pub(super) reschedule: bool,
     pub(super) idle: IdleState,
-    /// It was idle since a thread ran.
+    /// Whether it was idle since a thread ran.
     pub(super) idled: bool,
     pub(super) ksoftirqd: usize,
-    /// Nanoseconds that what runs next takes longer: it has woken threads.
-    pub(super) owed: u64,
-    /// When it halted, and for how long the last time.
+    /// Nanoseconds added to the next activity, for wake-ups that this CPU has performed.
+    pub(super) wakeup_cost_ns: u64,
+    /// Time of the last halt, and duration of the one before.
     halted_at: u64,
     pub(super) last_halt: u64,
-    /// The least time that a thread here has had, as the scheduler counts it; it never goes back.
+    /// Minimum runtime of the threads here, as in the scheduler's `min_vruntime`; it never decreases.
     pub(super) floor: u64,
-    /// Since when no thread runs here.
+    /// When the CPU became idle, if no thread runs here.
     pub(super) idle_since: Option<u64>,
-    /// How long that lasts, a moving average over about eight times.
+    /// Moving average of idle periods, over about eight.
     pub(super) average_idle: u64,
-    /// Nanoseconds by [`Level`].
+    /// Nanoseconds spent, by [`Level`].
     pub(super) spent: [u64; 5],
 }
 
@@ -98,7 +98,7 @@ impl Cpu {
             idle: IdleState::Halted,
             idled: true,
             ksoftirqd: 0,
-            owed: 0,
+            wakeup_cost_ns: 0,
             halted_at: 0,
             last_halt: 0,
             floor: 0,
@@ -108,19 +108,19 @@ impl Cpu {
         }
     }
 
-    /// Whether it does not execute anything: halted, or on its way out of that.
+    /// Returns whether the CPU executes nothing: it is halted, or is leaving the halt.
     pub(super) fn is_halted(&self) -> bool {
         matches!(self.idle, IdleState::Halted | IdleState::Waking(_))
     }
 
-    /// How many threads run or wait here.
+    /// Returns how many threads run or wait here.
     pub(super) fn threads(&self) -> usize {
         usize::from(self.current.is_some()) + self.run_queue.len()
     }
 }
 
 impl World<'_> {
-    /// Puts down what a CPU is doing, so that it can be given something else; it goes on when the event is handled.
+    /// Interrupts the activity of a CPU, so that its work can change. It continues after the event.
     pub(super) fn touch(&mut self, index: usize) {
         let cpu = &mut self.cpus[index];
         let Some(level) = cpu.running.take() else { return };
@@ -159,18 +159,18 @@ impl World<'_> {
         }
     }
 
-    /// Lets a CPU go on with the most urgent thing it has.
+    /// Starts the most urgent activity of a CPU.
     fn start(&mut self, index: usize) {
         let (level, mut left) = self.most_urgent(index);
         let cpu = &mut self.cpus[index];
-        if cpu.owed > 0 && level != Level::Halted {
-            left = self.pay_owed(index, level);
+        if cpu.wakeup_cost_ns > 0 && level != Level::Halted {
+            left = self.add_wakeup_cost(index, level);
         }
         let cpu = &mut self.cpus[index];
         cpu.running = Some(level);
         cpu.since = self.now;
         if left == Some(0) && self.recording.is_some() {
-            // Nothing comes between the two ends of what takes no time.
+            // An activity that takes no time is completed at once, without an event in between.
             let generation = cpu.generation;
             return self.work_done(index, generation);
         }
@@ -180,10 +180,10 @@ impl World<'_> {
         }
     }
 
-    /// What a CPU owes for waking threads is part of what it does next: how long that takes then.
-    fn pay_owed(&mut self, index: usize, level: Level) -> Option<u64> {
+    /// Adds the cost of performed wake-ups to the next activity. Returns the duration of that activity.
+    fn add_wakeup_cost(&mut self, index: usize, level: Level) -> Option<u64> {
         let cpu = &mut self.cpus[index];
-        let owed = std::mem::take(&mut cpu.owed);
+        let cost = std::mem::take(&mut cpu.wakeup_cost_ns);
         let left = match level {
             Level::Hard => cpu.hard.as_mut().map(|(_, left)| left),
             Level::Soft => cpu.soft.as_mut().map(|(_, left)| left),
@@ -194,7 +194,7 @@ impl World<'_> {
             },
         };
         left.map(|left| {
-            *left += owed;
+            *left += cost;
             *left
         })
     }
@@ -211,7 +211,7 @@ impl World<'_> {
                     return (Level::Halted, None);
                 }
                 let halted = self.now - cpu.halted_at;
-                // Whoever sends is awake.
+                // The CPU of a sender is awake.
                 let awake = self.recording.is_some() || index >= self.server_cpus;
                 let exit_ns = if awake { 0 } else { self.profile.idle.exit_ns(cpu.last_halt, halted) };
                 cpu.last_halt = halted;
@@ -221,7 +221,8 @@ impl World<'_> {
             if let Some((_, left)) = cpu.hard {
                 return (Level::Hard, Some(left));
             }
-            // Nor between an interrupt and its softirq; and in user space a thread does both.
+            // In a recorded run nothing may happen between an interrupt and its softirq; in user space one thread
+            // does both.
             let together = self.recording.is_some() || self.profile.service_thread.is_some();
             let softirq_first = together && (cpu.raised || cpu.soft.is_some());
             if !softirq_first && let Some(irq) = cpu.hard_queue.pop_front() {

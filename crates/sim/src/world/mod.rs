@@ -1,4 +1,4 @@
-//! The world: state, the loop over events, and the figures at the end.
+//! Simulated world: state, event loop, and figures.
 
 mod application;
 mod arrivals;
@@ -24,7 +24,7 @@ use abey_delivery::{
     EpollConfig, ModeSettings, Nanos, Napi, NapiConfig, NapiIndex, Poller, QueueKey, SoftirqLimits, Store, WorkPool,
 };
 
-use abey_record::{Call, Recorded};
+use abey_delivery::record::{Call, Recorded};
 
 use crate::events::{Event, Events};
 use crate::nic::{Arrival, Packet};
@@ -50,18 +50,18 @@ use workers::Workers;
 /// Simulates one scenario on one kind of host.
 ///
 /// # Errors
-/// If the scenario cannot be.
+/// If the scenario is invalid.
 ///
 /// # Panics
-/// If the scenario asks for checks and an invariant of the core is broken: a bug of ours.
+/// If the scenario enables checks and the core violates an invariant, which is a bug.
 pub fn run(profile: &Profile, scenario: &Scenario) -> Result<Outcome, InputError> {
     Ok(simulate(profile, scenario, false, None)?.0)
 }
 
-/// As [`run`], with a timeline of the whole run.
+/// Like [`run`], and returns a timeline of the whole run.
 ///
 /// # Errors
-/// If the scenario cannot be.
+/// If the scenario is invalid.
 ///
 /// # Panics
 /// As [`run`].
@@ -70,14 +70,14 @@ pub fn run_traced(profile: &Profile, scenario: &Scenario) -> Result<(Outcome, Tr
     Ok((outcome, trace.unwrap_or_default()))
 }
 
-/// Runs a scenario of one queue, CPU and server, and records what happened to the queue from outside, and what was asked of
-/// the delivery core.
+/// Runs a scenario of one queue, one CPU and one server, and records the external events of the queue and the calls
+/// of the delivery core.
 ///
-/// The run is not one for figures: interrupts, softirq runs and polls take no time, and what a thread's polls would have cost
-/// comes after them. So nothing ever happens in the middle of a poll, as in a world whose polls are under a lock.
+/// The run gives no meaningful figures: interrupts, softirq runs and polls take no time, and the cost of a thread's
+/// poll follows the poll. So nothing happens in the middle of a poll, as in a world whose polls hold a lock.
 ///
 /// # Errors
-/// If the scenario cannot be, or is not so small.
+/// If the scenario is invalid or larger than that.
 pub fn run_recorded(profile: &Profile, scenario: &Scenario) -> Result<Recording, InputError> {
     profile.validate()?;
     scenario.validate(profile)?;
@@ -89,15 +89,15 @@ pub fn run_recorded(profile: &Profile, scenario: &Scenario) -> Result<Recording,
     }
     let host = scenario.nic.apply(profile);
     let mut world = World::new(&host, scenario, Some(Tape::default()));
-    // A socket of the datapath knows its queue before its first packet.
+    // A socket of the datapath has its queue before its first packet.
     world.servers[0].handle_ready(world.queues[0].id);
     world.begin(None);
     world.run();
     Ok(world.recording.take().map(Tape::finish).unwrap_or_default())
 }
 
-/// As [`run_traced`], with requests that arrive at these times (nanoseconds), each on a connection of its own, instead of the
-/// scenario's load.
+/// Like [`run_traced`], with requests that arrive at these times in nanoseconds, each on its own connection, instead
+/// of the scenario's load.
 pub(crate) fn run_scripted(profile: &Profile, scenario: &Scenario, arrivals: &[u64]) -> Result<Trace, InputError> {
     Ok(simulate(profile, scenario, true, Some(arrivals))?.1.unwrap_or_default())
 }
@@ -127,10 +127,11 @@ struct World<'a> {
     settings: ModeSettings,
     now: u64,
     events: Events,
-    /// The server's, and behind them those of senders that take interrupts (`InterruptedCpu::Sender`), one for each queue.
+    /// CPUs of the server, followed by those of senders that take interrupts (`InterruptedCpu::Sender`), one per
+    /// queue.
     cpus: Vec<Cpu>,
     server_cpus: usize,
-    /// CPUs whose work is put down while an event is handled.
+    /// CPUs whose activity is interrupted while an event is handled.
     touched: Vec<usize>,
     queues: Vec<Queue>,
     threads: Vec<Thread>,
@@ -138,13 +139,13 @@ struct World<'a> {
     store: Store,
     pool: WorkPool,
     workers: Workers,
-    /// There may be a core of which both hyperthreads look idle.
+    /// Whether there may be a core with two idle hyperthreads.
     idle_cores: bool,
     clients: Clients,
     counts: Counts,
     tracing: Option<Tracing>,
     recording: Option<Tape>,
-    /// Nanoseconds per cycle, in units of 2^-32.
+    /// Nanoseconds per cycle in units of 2^-32.
     ns_per_cycle: u64,
 }
 
@@ -218,12 +219,12 @@ impl<'a> World<'a> {
         self.servers.push(Server::new(thread, wait));
     }
 
-    /// Every server's sockets on the queues that they live on.
+    /// Adds each server's sockets to its queues.
     fn add_sockets(&mut self) {
         let spread = self.scenario.topology.spread(self.scenario.queues);
         let (queues, servers) = (self.queues.len(), self.servers.len());
         let sockets: Vec<(usize, usize)> = if spread.by_queue {
-            // A server knows its queues even if no connection has come there yet.
+            // A server waits on its queues even before the first connection.
             (0..queues.max(servers)).map(|n| (n % queues, n % servers)).collect()
         } else {
             self.clients.sockets().collect()
@@ -248,7 +249,7 @@ impl<'a> World<'a> {
         }
         for queue in 0..self.queues.len() {
             let actions = self.queues[queue].napi.act(Call::Enable);
-            self.carry_out(queue, self.queues[queue].cpu, actions);
+            self.apply_actions(queue, self.queues[queue].cpu, actions);
         }
         for server in 0..self.servers.len() {
             let thread = self.servers[server].thread;
@@ -291,7 +292,7 @@ impl<'a> World<'a> {
                 Event::Measure => self.measure(),
                 Event::End => break,
             }
-            self.settle();
+            self.publish();
             self.start_touched();
             if self.scenario.check {
                 self.check();
@@ -303,7 +304,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Forgets the warm-up.
+    /// Resets the counters at the end of the warm-up.
     fn measure(&mut self) {
         for cpu in 0..self.cpus.len() {
             self.touch(cpu);
@@ -317,7 +318,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A packet reaches the NIC, behind `count` others. False: the ring has no room for all of them, and took none.
+    /// Puts `count` packets and the `last` one into the ring. Returns false if the ring has no room for all of them;
+    /// it then takes none.
     fn receive(&mut self, queue: usize, before: Packet, count: u32, last: Packet) -> bool {
         let arrival = self.queues[queue].rx.arrive_after(self.now, before, count, last);
         if arrival == Arrival::Dropped {
@@ -340,7 +342,7 @@ impl<'a> World<'a> {
             Arrival::StartTimer(at) => self.events.push(at, Event::Moderation { queue: queue as u32 }),
             Arrival::Interrupt => {
                 if self.profile.service_thread.is_some() {
-                    // The peer signals once, and then not until the interrupt was taken and let in again.
+                    // The peer signals once, and again only after the interrupt was taken and unmasked.
                     self.queues[queue].rx.mask();
                 }
                 self.interrupt(self.queues[queue].cpu, Irq::Nic(queue));
@@ -353,19 +355,19 @@ impl<'a> World<'a> {
         self.handle_arrival(queue, completion);
     }
 
-    /// How long a cost takes, and counts it.
+    /// Counts the instructions of a cost. Returns its duration.
     fn spend(&mut self, cost: Cost) -> u64 {
         self.counts.instructions += cost.instructions;
         self.time_of(cost)
     }
 
-    /// How long that takes, undisturbed.
+    /// Returns the duration of a cost on an undisturbed processor.
     fn time_of(&self, cost: Cost) -> u64 {
         let warm = cost.instructions * self.profile.processor.warm_cycles_per_1000_instructions / 1_000;
         self.cycles(warm + cost.stall_cycles)
     }
 
-    /// Cycles to nanoseconds.
+    /// Converts cycles to nanoseconds.
     fn cycles(&self, cycles: u64) -> u64 {
         ((u128::from(cycles) * u128::from(self.ns_per_cycle) + (1 << 31)) >> 32) as u64
     }

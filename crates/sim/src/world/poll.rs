@@ -1,13 +1,14 @@
-//! Queues: polls by anybody, and what the core asks for around them.
+//! Queues: polls in every context, and the actions that the core requests.
 
 use abey_delivery::check::Monitor;
 use abey_delivery::{Actions, InterruptAction, NapiId, NapiIndex, NapiThread, Outcome, PollContext, TimerAction};
 
-use abey_record::{Call, Recorded};
+use abey_delivery::handoff::Handoff;
+use abey_delivery::record::{Call, Recorded};
 
 use super::World;
 use super::cpu::Irq;
-use super::drive::{Driver, Service};
+use super::drive::Service;
 use super::thread::State;
 use crate::events::Event;
 use crate::nic::{Packet, RxQueue};
@@ -18,27 +19,27 @@ pub(super) struct Queue {
     pub(super) rx: RxQueue,
     pub(super) napi: Recorded,
     pub(super) id: NapiId,
-    /// The CPU that its interrupts go to.
+    /// CPU that receives its interrupts.
     pub(super) cpu: usize,
-    /// The CPU that armed its timer.
+    /// CPU that armed its timer.
     pub(super) timer_cpu: usize,
-    /// Where a worker of the pool polled it last.
+    /// CPU on which a worker of the pool polled it last.
     pub(super) worked_on: usize,
-    /// The servers that have sockets on it.
+    /// Servers that have sockets on it.
     pub(super) servers: Vec<usize>,
     pub(super) napi_thread: NapiThread,
     pub(super) thread: usize,
-    /// The packets that the poll under way has taken and not delivered yet.
+    /// Packets that the current poll has taken and not delivered yet.
     batch: Vec<Packet>,
     budget: u16,
     work: u16,
-    /// The poll under way is on top of a thread.
+    /// Whether the current poll interrupted a thread.
     disturbing: bool,
-    /// When the pending timer event comes; it may be early.
+    /// Time of the pending timer event, which may be early.
     pub(super) timer_event: Option<u64>,
-    /// The deadline that the core asked for last.
+    /// Deadline that the core requested last.
     pub(super) deadline: Option<u64>,
-    pub(super) driver: Option<Driver>,
+    pub(super) handoff: Handoff,
     pub(super) service: Service,
     pub(super) monitor: Option<Monitor>,
     pub(super) polling: bool,
@@ -69,20 +70,20 @@ impl Queue {
             disturbing: false,
             timer_event: None,
             deadline: None,
-            driver: None,
+            handoff: Handoff::default(),
             service: Service::default(),
             monitor: None,
             polling: false,
         }
     }
 
-    /// What the poll under way has taken so far.
+    /// Returns how many packets the current poll has taken.
     pub(super) fn packets(&self) -> u32 {
         self.work.into()
     }
 }
 
-/// What it costs to take these packets up to their sockets.
+/// Returns the cost of processing these packets up to their sockets.
 fn packets_cost(profile: &Profile, packets: &[Packet], disturbing: bool) -> Cost {
     let (mut data, mut segments, mut acks) = (0, 0, 0);
     for packet in packets {
@@ -98,7 +99,7 @@ fn packets_cost(profile: &Profile, packets: &[Packet], disturbing: bool) -> Cost
         cost = cost + costs.segment.unwrap_or(costs.request).times(segments);
     }
     if disturbing {
-        // Segments that came together displace as much as one.
+        // Segments that arrive together displace as much as one.
         cost.stall_cycles += profile.disturbance.packet_cycles * (data + acks);
     }
     cost
@@ -113,8 +114,8 @@ impl World<'_> {
         self.store.lookup(id).expect("queues are not torn down").as_usize()
     }
 
-    /// Does what the core asks for, on this CPU.
-    pub(super) fn carry_out(&mut self, queue: usize, cpu: usize, mut actions: Actions) {
+    /// Applies the core's actions on this CPU.
+    pub(super) fn apply_actions(&mut self, queue: usize, cpu: usize, mut actions: Actions) {
         while !actions.is_none() {
             let mut next = Actions::NONE;
             if let Some(timer) = actions.timer {
@@ -172,10 +173,10 @@ impl World<'_> {
         }
     }
 
-    /// Makes sure that a timer event comes when the core wants it, or before.
+    /// Schedules a timer event at the core's deadline, unless an earlier one is pending.
     pub(super) fn rearm(&mut self, queue: usize) {
         if self.profile.service_thread.is_some() {
-            return; // see `settle`
+            return; // see `publish`
         }
         let state = &mut self.queues[queue];
         let Some(at) = state.deadline else { return };
@@ -186,7 +187,7 @@ impl World<'_> {
         }
     }
 
-    /// A timer event: an interrupt if the deadline has come, a later event if it was moved out.
+    /// Handles a timer event: raises the interrupt if the deadline has come, or schedules a later event.
     pub(super) fn timer_event(&mut self, queue: usize) {
         let state = &mut self.queues[queue];
         if state.timer_event != Some(self.now) {
@@ -203,14 +204,15 @@ impl World<'_> {
         }
     }
 
-    /// A context begins to poll: how long the first part takes. Nothing if the instance is not its own.
+    /// Starts a poll in a context. Returns the duration of its first part, or `None` if the context does not own the
+    /// instance.
     pub(super) fn begin_context_poll(&mut self, queue: usize, by: PollContext, cpu: usize) -> Option<u64> {
         let budget = self.queues[queue].napi.begin(Call::BeginPoll(by))?;
         let disturbing = by == PollContext::Softirq && self.cpus[cpu].current.is_some();
         Some(self.begin_poll(queue, budget, disturbing, Cost::NONE))
     }
 
-    /// A poll begins: how long its first part takes, `extra` included.
+    /// Starts a poll. Returns the duration of its first part, with `extra`.
     pub(super) fn begin_poll(&mut self, queue: usize, budget: u16, disturbing: bool, extra: Cost) -> u64 {
         let state = &mut self.queues[queue];
         if let Some(monitor) = &mut state.monitor {
@@ -224,7 +226,7 @@ impl World<'_> {
         if self.recording.is_some() { 0 } else { self.spend(cost) }
     }
 
-    /// Takes what the ring holds now, within the budget: what these packets cost.
+    /// Takes packets from the ring within the budget. Returns their cost.
     fn take_packets(&mut self, queue: usize) -> Cost {
         let profile = self.profile;
         let state = &mut self.queues[queue];
@@ -234,8 +236,8 @@ impl World<'_> {
         packets_cost(profile, &state.batch, state.disturbing)
     }
 
-    /// A part of a poll is over: delivers its packets, and goes on with those that came meanwhile. Nothing when the queue
-    /// is empty or the budget used.
+    /// Delivers the packets of one part of a poll. Returns the duration of the next part, or `None` if the queue is
+    /// empty or the budget is used up.
     pub(super) fn poll_goes_on(&mut self, queue: usize, cpu: usize) -> Option<u64> {
         let batch = std::mem::take(&mut self.queues[queue].batch);
         for packet in &batch {
@@ -256,12 +258,12 @@ impl World<'_> {
         Some(self.spend(cost))
     }
 
-    /// A poll by a context is over: its work, and what becomes of the instance.
+    /// Completes a poll in a context. Returns its work and the outcome for the instance.
     pub(super) fn context_poll_done(&mut self, queue: usize, cpu: usize) -> (u16, Outcome) {
         self.poll_done(queue, cpu, true)
     }
 
-    /// A poll by an application is over: its work.
+    /// Completes a busy poll. Returns its work.
     pub(super) fn busy_poll_done(&mut self, queue: usize, cpu: usize) -> u16 {
         self.poll_done(queue, cpu, false).0
     }
@@ -281,7 +283,7 @@ impl World<'_> {
                 .handle_poll_done(now, state.napi.get(), work, pending, by_context, &done)
                 .expect("the core keeps its invariants");
         }
-        self.carry_out(queue, cpu, done.actions);
+        self.apply_actions(queue, cpu, done.actions);
         (work, done.outcome)
     }
 }

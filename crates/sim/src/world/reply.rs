@@ -1,4 +1,4 @@
-//! Answers of several segments: bursts within a window, acknowledgements that open it.
+//! Answers of several segments: bursts within a window, and acknowledgements that open it.
 
 use std::collections::VecDeque;
 
@@ -14,20 +14,20 @@ struct Reply {
     flight: Flight,
     unsent: u32,
     unsent_bytes: u64,
-    /// Segments that may be under way while this is sent.
+    /// Segments that may be in flight while this answer is sent.
     window: u32,
 }
 
-/// The answers of a connection that are not sent yet, and what of them is under way.
+/// Answers of a connection that are not completely sent, and their segments in flight.
 #[derive(Debug, Default)]
 pub(super) struct Download {
     replies: VecDeque<Reply>,
-    /// Segments that are not acknowledged.
+    /// Unacknowledged segments.
     under_way: u32,
 }
 
 impl Download {
-    /// Answers whose last part is not sent yet.
+    /// Returns the number of answers whose last part is not sent yet.
     pub(super) fn replies(&self) -> usize {
         self.replies.len()
     }
@@ -42,7 +42,7 @@ impl World<'_> {
         self.download(conn);
     }
 
-    /// Sends what the window allows.
+    /// Sends as much as the window allows.
     fn download(&mut self, conn: u32) {
         while let Some((segments, bytes, whole)) = self.next_burst(conn) {
             let extra = self.clients.wire_out.carry(self.now, bytes);
@@ -58,13 +58,13 @@ impl World<'_> {
         }
     }
 
-    /// The next burst: its segments and bytes, and the request if it is the last of its answer.
+    /// Returns the next burst: its segments and bytes, and the request if the burst completes the answer.
     fn next_burst(&mut self, conn: u32) -> Option<(u32, u64, Option<Flight>)> {
         let most = self.clients.framing.burst;
         let download = self.clients.connections[conn as usize].download.as_mut()?;
         let reply = download.replies.front_mut()?;
         let mut segments = reply.unsent.min(most);
-        // Nobody acknowledges pings.
+        // Pings are not acknowledged.
         if self.scenario.responder == Responder::EventLoop {
             segments = segments.min(reply.window.saturating_sub(download.under_way));
             download.under_way += segments;
@@ -79,7 +79,7 @@ impl World<'_> {
         Some((segments, bytes, whole))
     }
 
-    /// The acknowledgements of a burst reach the NIC; if the ring is full, they come again.
+    /// Puts the acknowledgements of a burst into the ring. If the ring is full, they are sent again.
     pub(super) fn acks_arrive(&mut self, conn: u32, segments: u32) {
         let queue = self.clients.queue(conn);
         let acks = segments.div_ceil(self.profile.client.segments_per_ack);
@@ -89,7 +89,7 @@ impl World<'_> {
         }
     }
 
-    /// A poll has taken the acknowledgement of a burst out of the ring.
+    /// Handles the acknowledgement of a burst that a poll has taken from the ring.
     pub(super) fn window_opens(&mut self, conn: u32, segments: u32) {
         if let Some(download) = &mut self.clients.connections[conn as usize].download {
             download.under_way -= segments;

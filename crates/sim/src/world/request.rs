@@ -1,4 +1,4 @@
-//! A request's way from the client's wire into the server's socket: segments, what the ring drops, and what is sent again.
+//! Requests on their way from the client's wire to the server's socket: segments, drops and retransmissions.
 
 use super::World;
 use crate::events::Event;
@@ -6,23 +6,23 @@ use crate::nic::Packet;
 use crate::scenario::Responder;
 use crate::wire::Message;
 
-/// A lost request is sent again after this long, if nothing behind it tells that it is lost (Linux `TCP_RTO_MIN`).
+/// Time after which a lost request is retransmitted if nothing else reveals the loss (Linux `TCP_RTO_MIN`).
 const RETRANSMIT_NS: u64 = 200_000_000;
 
-/// The requests of a connection as a stream of segments, sent in bursts within a window.
+/// Requests of a connection as a stream of segments, sent in bursts within a window.
 #[derive(Debug, Default)]
 pub(super) struct Upload {
     unsent: u32,
     unsent_bytes: u64,
-    /// Segments under way, lost ones included.
+    /// Segments in flight, including lost ones.
     under_way: u32,
-    /// Segments that may be under way: `most`, and less after a loss.
+    /// Segments that may be in flight: `most`, and less after a loss.
     window: u32,
     most: u32,
 }
 
 impl World<'_> {
-    /// A request whose first byte was sent one way before now; the wire has it from now on.
+    /// Puts a request on the wire whose first byte was sent one way delay ago.
     pub(super) fn send_request(&mut self, conn: u32, back_to_back: bool) {
         let sent_at = self.now.saturating_sub(self.way_out());
         let clients = &mut self.clients;
@@ -42,7 +42,7 @@ impl World<'_> {
     fn add_to_upload(&mut self, conn: u32, message: Message) {
         let window = self.clients.new_window();
         let upload = self.clients.connections[conn as usize].upload.get_or_insert_default();
-        // A loss is remembered: the window grows again from where it is.
+        // After a loss the window grows again from its current value.
         upload.window = if upload.window < upload.most { upload.window.min(window) } else { window };
         upload.most = window;
         upload.unsent += message.segments;
@@ -50,7 +50,7 @@ impl World<'_> {
         self.upload(conn);
     }
 
-    /// Sends what the window allows.
+    /// Sends as much as the window allows.
     pub(super) fn upload(&mut self, conn: u32) {
         let clients = &mut self.clients;
         let Some(upload) = &mut clients.connections[conn as usize].upload else { return };
@@ -65,7 +65,7 @@ impl World<'_> {
         }
     }
 
-    /// Segments of a connection reach the NIC together; what finds no room is lost.
+    /// Puts segments that arrive together into the ring; those without room are lost.
     pub(super) fn data_arrives(&mut self, conn: u32, segments: u32) {
         let queue = self.clients.queue(conn);
         let room = self.queues[queue].rx.room();
@@ -79,8 +79,8 @@ impl World<'_> {
         }
     }
 
-    /// Segments were dropped. Other data of the connection under way makes the client notice after two round trips (RFC
-    /// 8985: the tail loss probe), a timeout otherwise. The window is halved (RFC 5681).
+    /// Handles dropped segments. Other data in flight reveals the loss after two round trips (the tail loss probe of
+    /// RFC 8985); otherwise a timeout does. The window is halved (RFC 5681).
     fn lose(&mut self, conn: u32, segments: u32, others: bool) {
         self.counts.drops += u64::from(segments);
         let connection = &mut self.clients.connections[conn as usize];
@@ -108,8 +108,8 @@ impl World<'_> {
         }
     }
 
-    /// A poll has taken segments of a connection out of the ring: whole requests go to their socket, and the client hears
-    /// that it may send more.
+    /// Handles segments that a poll has taken from the ring: whole requests go to their socket, and the client may
+    /// send more.
     pub(super) fn data_received(&mut self, conn: u32, segments: u32, cpu: usize, disturbed: bool) {
         let connection = &mut self.clients.connections[conn as usize];
         connection.received += segments;
@@ -129,7 +129,7 @@ impl World<'_> {
     }
 }
 
-/// Takes the next whole request that has come without a gap.
+/// Takes the next whole request that has arrived without a gap.
 fn connection_has_request(connection: &mut super::client::Connection) -> bool {
     if connection.lost > 0 {
         return false;

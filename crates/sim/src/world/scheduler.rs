@@ -1,12 +1,12 @@
-//! The scheduler: where a woken thread goes, who runs on a CPU when nothing more urgent does, and who is moved.
+//! Scheduler: placement of woken threads, choice of the next thread on a CPU, and migration.
 //!
-//! It is a fair scheduler per CPU, as Linux' was until version 6.5: the thread that has had the least of a CPU runs next,
-//! for a slice if others wait; a woken one takes over at once if it is far enough behind. A thread that may run anywhere is
-//! placed when it wakes, and moved while it waits. What decides about both is what the scheduler sees of a CPU: the
-//! threads on it. It does not see softirqs. So a CPU that polls in softirq on top of its idle loop *looks idle*; threads
-//! are woken onto it, wait for the end of the run, and are not moved away, since nobody else is on that CPU. A softirq
-//! thread or a NAPI thread that polls is seen and avoided; but a softirq thread that has to wait for its CPU cannot leave it,
-//! while a NAPI thread can.
+//! It is a fair scheduler per CPU, like that of Linux before version 6.6. The thread with the least runtime runs
+//! next, for a slice if others wait. A woken thread preempts if its runtime is sufficiently less. An unpinned thread
+//! is placed when it wakes, and migrated while it waits. Both decisions depend on the threads of a CPU; the scheduler
+//! does not account for softirqs. A CPU that polls in a softirq on top of its idle loop therefore *appears idle*:
+//! threads are woken there, wait for the end of the softirq run, and are not migrated, because they are the only
+//! thread on that CPU. A softirq thread or a NAPI thread that polls is accounted for and avoided. A softirq thread
+//! that waits for its CPU cannot leave it; a NAPI thread can.
 
 use super::World;
 use super::cpu::IdleState;
@@ -16,7 +16,7 @@ use crate::profile::Cost;
 use crate::recording::What;
 
 impl World<'_> {
-    /// Wakes a thread, from something that happens on CPU `waker`.
+    /// Wakes a thread, by an event on CPU `waker`.
     pub(super) fn wake(&mut self, index: usize, waker: usize) {
         if self.threads[index].state != State::Asleep {
             return;
@@ -24,14 +24,14 @@ impl World<'_> {
         if matches!(self.threads[index].kind, Kind::Server(_)) {
             self.note(What::Woken);
         }
-        let (cpu, looked_at) = self.place(index, waker);
-        self.charge(waker, cpu, looked_at);
+        let (cpu, examined) = self.place(index, waker);
+        self.charge(waker, cpu, examined);
         self.touch(cpu);
         if !self.note_woken(index) {
-            self.owe(index, self.profile.thread.wake);
+            self.add_cost(index, self.profile.thread.wake);
         }
         self.move_to(index, cpu);
-        // A sleeper is not owed all the time it slept.
+        // A thread that slept gets only a limited credit for its sleep.
         let costs = &self.profile.thread;
         let credit = costs.sleeper_credit_ns.unwrap_or(costs.slice_ns / 2);
         let least = self.least_runtime(cpu);
@@ -47,47 +47,49 @@ impl World<'_> {
         cpu.reschedule |= current.is_some_and(|current| runtime + costs.wakeup_granularity_ns < current);
     }
 
-    /// Whether the scheduler takes a CPU to be idle: no thread runs there or waits. What it does besides is not seen.
-    fn looks_idle(&self, cpu: usize) -> bool {
+    /// Returns whether a CPU appears idle to the scheduler: no thread runs or waits there. Softirqs are not
+    /// considered.
+    fn appears_idle(&self, cpu: usize) -> bool {
         self.cpus[cpu].threads() == 0
     }
 
-    /// The CPU for a thread that wakes: its last one or the waking one if either looks idle, else another one that does,
-    /// else it waits at the one of the two with fewer threads. Also how many others were looked at.
+    /// Returns the CPU for a thread that wakes, and the number of other CPUs that were examined. It is the last CPU
+    /// of the thread or the waking one if either appears idle, else another one that does, else the one of the two
+    /// with fewer threads.
     fn place(&mut self, index: usize, waker: usize) -> (usize, u64) {
         let thread = &self.threads[index];
         let last = thread.cpu;
-        if thread.pinned || self.looks_idle(last) {
+        if thread.pinned || self.appears_idle(last) {
             return (last, 0);
         }
-        // A sender's CPU is not the server's to run on.
+        // The server's threads cannot run on a sender's CPU.
         let waker = if waker < self.server_cpus { waker } else { last };
-        if self.looks_idle(waker) {
+        if self.appears_idle(waker) {
             return (waker, 0);
         }
         let target = if self.cpus[waker].threads() < self.cpus[last].threads() { waker } else { last };
-        let (found, looked_at) = if self.idle_cores { self.find_core(target) } else { self.find_cpu(target) };
-        (found.unwrap_or(target), looked_at)
+        let (found, examined) = if self.idle_cores { self.find_core(target) } else { self.find_cpu(target) };
+        (found.unwrap_or(target), examined)
     }
 
-    /// The first CPU after this one that looks idle, of those that are worth looking at.
+    /// Returns the first CPU after `target` that appears idle, among those that are examined.
     fn find_cpu(&self, target: usize) -> (Option<usize>, u64) {
         let count = self.server_cpus;
         let scan = self.profile.thread.wake_scan_cpus.map_or(count, |most| count.min(1 + most as usize));
-        match (1..scan).find(|n| self.looks_idle((target + n) % count)) {
+        match (1..scan).find(|n| self.appears_idle((target + n) % count)) {
             Some(n) => (Some((target + n) % count), n as u64),
             None => (None, scan as u64 - 1),
         }
     }
 
-    /// The first core after this CPU's of which both hyperthreads look idle, or else the first CPU that does. If there is no
-    /// such core, nobody looks for one until one becomes idle.
+    /// Returns the first core after that of `target` of which both hyperthreads appear idle, else the first CPU that
+    /// does. If there is no such core, later wake-ups do not search for one until a core becomes idle.
     fn find_core(&mut self, target: usize) -> (Option<usize>, u64) {
         let cores = self.server_cpus / 2;
         let mut one = None;
         for n in 1..=cores {
             let core = (target + n) % cores;
-            match [core, core + cores].map(|cpu| self.looks_idle(cpu)) {
+            match [core, core + cores].map(|cpu| self.appears_idle(cpu)) {
                 [true, true] => return (Some(core), 2 * n as u64),
                 [true, false] => one = one.or(Some(core)),
                 [false, true] => one = one.or(Some(core + cores)),
@@ -98,29 +100,29 @@ impl World<'_> {
         (one, 2 * cores as u64)
     }
 
-    /// A CPU becomes idle; perhaps its core does.
+    /// Records that a CPU became idle, and with it perhaps its core.
     pub(super) fn note_idle(&mut self, index: usize) {
         if self.scenario.topology.hyperthreads && !self.idle_cores && index < self.server_cpus {
             let count = self.server_cpus;
-            self.idle_cores = self.looks_idle((index + count / 2) % count);
+            self.idle_cores = self.appears_idle((index + count / 2) % count);
         }
     }
 
-    /// Charges the waking CPU for a wake-up.
-    fn charge(&mut self, waker: usize, cpu: usize, looked_at: u64) {
+    /// Charges a wake-up to the waking CPU.
+    fn charge(&mut self, waker: usize, cpu: usize, examined: u64) {
         let costs = &self.profile.thread;
-        let mut cost = costs.wake_scan.times(looked_at);
+        let mut cost = costs.wake_scan.times(examined);
         if cpu != waker {
             cost = cost + costs.remote_wake;
         }
         if cost != Cost::NONE {
             self.touch(waker);
-            let owed = self.spend(cost);
-            self.cpus[waker].owed += owed;
+            let cost_ns = self.spend(cost);
+            self.cpus[waker].wakeup_cost_ns += cost_ns;
         }
     }
 
-    /// Makes a thread one of another CPU's, as far ahead of or behind the others as it was.
+    /// Moves a thread to another CPU; its runtime relative to the other threads stays the same.
     fn move_to(&mut self, index: usize, cpu: usize) {
         let last = std::mem::replace(&mut self.threads[index].cpu, cpu);
         if last == cpu {
@@ -138,7 +140,7 @@ impl World<'_> {
         cpu.current.iter().chain(&cpu.run_queue).map(|thread| self.threads[*thread].runtime).min()
     }
 
-    /// The least time that a thread of this CPU has had; it never goes back.
+    /// Returns the minimum runtime of a CPU's threads; it never decreases.
     fn floor(&mut self, cpu: usize) -> u64 {
         let least = self.least_runtime(cpu).unwrap_or(0);
         let cpu = &mut self.cpus[cpu];
@@ -146,7 +148,7 @@ impl World<'_> {
         cpu.floor
     }
 
-    /// Gives the CPU to the thread that had the least of it.
+    /// Runs the waiting thread with the least runtime.
     pub(super) fn pick_thread(&mut self, index: usize) {
         let cpu = &self.cpus[index];
         let at = (0..cpu.run_queue.len())
@@ -175,7 +177,7 @@ impl World<'_> {
         }
     }
 
-    /// The current thread of a CPU sleeps.
+    /// Puts the current thread of a CPU to sleep.
     pub(super) fn sleep(&mut self, index: usize) {
         let thread = &mut self.threads[index];
         thread.state = State::Asleep;
@@ -187,7 +189,7 @@ impl World<'_> {
         }
     }
 
-    /// A step of a CPU's thread is over: it gives way if it has to.
+    /// Preempts a thread at the end of a step, if its slice is over or a woken thread has priority.
     pub(super) fn give_way(&mut self, index: usize, thread: usize) {
         let cpu = &mut self.cpus[index];
         let waits = !cpu.run_queue.is_empty() && cpu.current.is_some() && self.threads[thread].poll.is_none();
@@ -198,7 +200,8 @@ impl World<'_> {
         }
     }
 
-    /// A CPU has nothing to do: it fetches a thread that waits elsewhere, if there is one, and looking for it is worth while.
+    /// Migrates a waiting thread to a CPU that becomes idle, if its idle periods are long enough on average. Returns
+    /// whether there was one.
     pub(super) fn fetch(&mut self, index: usize) -> bool {
         let floats = self.scenario.topology.unpinned || self.scenario.topology.unpinned_pollers;
         if !floats || self.cpus[index].average_idle < self.profile.thread.newly_idle_ns {
@@ -209,8 +212,8 @@ impl World<'_> {
         true
     }
 
-    /// The CPU with the most threads, of those that have one to spare: their number, the spare one's place in the queue, and
-    /// the CPU.
+    /// Returns the CPU with the most threads among those with a movable waiting thread: number of threads, position
+    /// of that thread in the run queue, and CPU.
     fn busiest(&self) -> Option<(usize, usize, usize)> {
         let movable = |thread: &usize| !self.threads[*thread].pinned;
         let spare = |index: usize| {
@@ -219,7 +222,7 @@ impl World<'_> {
             let at = if threads < 2 { None } else { cpu.run_queue.iter().position(movable) };
             at.map(|at| (threads, at, index))
         };
-        // The first of equals.
+        // The first CPU wins a tie.
         (0..self.server_cpus).rev().filter_map(spare).max_by_key(|(threads, ..)| *threads)
     }
 
@@ -229,7 +232,7 @@ impl World<'_> {
         self.cpus[to].run_queue.push_back(thread);
     }
 
-    /// The tick at which waiting threads are moved from the CPUs with the most to those with the fewest.
+    /// Migrates waiting threads from the CPUs with the most to those with the fewest, at each balancing tick.
     pub(super) fn balance(&mut self) {
         while let Some((threads, at, from)) = self.busiest() {
             let to = (0..self.server_cpus).min_by_key(|cpu| self.cpus[*cpu].threads()).expect("there is a CPU");

@@ -1,10 +1,10 @@
-//! Event-loop servers: wait, take the events, serve each, wait again.
+//! Event-loop servers: wait, take the events, serve each of them, wait again.
 
 use std::collections::VecDeque;
 
 use abey_delivery::{NapiId, PollContext, TimerAction, WaitStep};
 
-use abey_record::Call;
+use abey_delivery::record::Call;
 
 use super::World;
 use super::thread::{Kind, State};
@@ -15,19 +15,19 @@ use crate::recording::What;
 use crate::scenario::Responder;
 use crate::trace::Activity;
 
-/// A connection with a request in its socket.
+/// Connection with a request in its socket.
 #[derive(Clone, Copy, Debug)]
 struct Ready {
     conn: u32,
-    /// It came in on top of a thread.
+    /// Its packet was processed on top of a thread.
     disturbed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// On the way through a wait; also asleep in one.
+    /// In a wait, running or asleep.
     Waiting,
-    /// In a wait, interrupted by the softirq that a resume has raised.
+    /// In a wait, interrupted by the softirq that a resume raised.
     Resuming,
     /// In a busy poll of this queue.
     Polling(usize),
@@ -40,9 +40,9 @@ pub(super) struct Server {
     phase: Phase,
     started: bool,
     ready: VecDeque<Ready>,
-    /// Delivered by the last wait, not served yet; the first is being served.
+    /// Events of the last wait that are not served yet; the first one is being served.
     batch: VecDeque<Ready>,
-    /// Which wait this is, for deadlines.
+    /// Number of the wait, to recognize outdated deadlines.
     generation: u32,
 }
 
@@ -67,7 +67,7 @@ impl Server {
         self.wait.handle_ready(napi);
     }
 
-    /// What its thread is doing when it runs, and the queue that it polls.
+    /// Returns the current activity of its thread, and the queue that it polls.
     pub(super) fn doing(&self) -> (Activity, Option<usize>) {
         match self.phase {
             Phase::Waiting | Phase::Resuming => (Activity::Wait, None),
@@ -82,7 +82,7 @@ impl Server {
 }
 
 impl World<'_> {
-    /// A request is in its socket, put there by this CPU, or, if the stack answers, answered.
+    /// Delivers a request to its socket on this CPU. If the network stack responds, answers it.
     pub(super) fn deliver(&mut self, conn: u32, cpu: usize, disturbed: bool) {
         self.trace_delivered(conn);
         if self.scenario.responder == Responder::Stack {
@@ -97,7 +97,7 @@ impl World<'_> {
         self.wake(thread, cpu);
     }
 
-    /// A step of a server's thread is over.
+    /// Handles the end of a step of a server's thread.
     pub(super) fn server_step(&mut self, index: usize) {
         let server = &mut self.servers[index];
         match server.phase {
@@ -163,7 +163,7 @@ impl World<'_> {
         self.begin_step(self.servers[index].thread, cost);
     }
 
-    /// Goes on with a wait until something takes time, or the thread sleeps.
+    /// Continues a wait until a step takes time or the thread sleeps.
     fn wait_on(&mut self, index: usize) {
         loop {
             let now = self.clock();
@@ -182,10 +182,10 @@ impl World<'_> {
                 }
                 WaitStep::Suspend { napi } => {
                     let queue = self.queue_of(napi);
-                    self.leave(queue, index);
+                    self.detach(queue, index);
                     let actions = self.queues[queue].napi.act(Call::Suspend(now));
                     self.note_suspend(queue, actions.timer);
-                    self.carry_out(queue, self.threads[thread].cpu, actions);
+                    self.apply_actions(queue, self.threads[thread].cpu, actions);
                 }
                 WaitStep::Resume { napi } => {
                     let queue = self.queue_of(napi);
@@ -193,9 +193,9 @@ impl World<'_> {
                         monitor.handle_resume();
                     }
                     let actions = self.queues[queue].napi.act(Call::Resume(now));
-                    self.carry_out(queue, self.threads[thread].cpu, actions);
+                    self.apply_actions(queue, self.threads[thread].cpu, actions);
                     if actions.run == Some(PollContext::Softirq) {
-                        // The softirq that this raises runs before the thread goes on.
+                        // The softirq runs before the thread continues.
                         self.servers[index].phase = Phase::Resuming;
                         self.threads[thread].left = 0;
                         return;
@@ -206,15 +206,15 @@ impl World<'_> {
                         let generation = self.servers[index].generation;
                         self.events.push(until.as_nanos(), Event::WaitOver { thread: thread as u32, generation });
                     }
-                    self.drive(index);
+                    self.attach_all(index);
                     return self.sleep(thread);
                 }
                 WaitStep::Deliver => {
-                    self.leave_all(index);
+                    self.detach_all(index);
                     return self.take_events(index);
                 }
                 WaitStep::TimedOut => {
-                    self.leave_all(index);
+                    self.detach_all(index);
                     return self.begin_wait(index);
                 }
             }
@@ -222,7 +222,7 @@ impl World<'_> {
     }
 
     fn take_events(&mut self, index: usize) {
-        // A receive takes one datagram.
+        // A receive returns one datagram.
         let receive = self.scenario.responder == Responder::Receive;
         let max = if receive { 1 } else { self.profile.server.max_events as usize };
         let server = &mut self.servers[index];
@@ -232,13 +232,13 @@ impl World<'_> {
         let thread = server.thread;
         self.counts.deliveries += 1;
         self.counts.events += count as u64;
-        self.owe(thread, self.profile.epoll.event.times(count as u64));
+        self.add_cost(thread, self.profile.epoll.event.times(count as u64));
         self.serve_next(index);
     }
 
     fn busy_poll(&mut self, index: usize, napi: NapiId, budget: u16, prefer: bool) {
         let queue = self.queue_of(napi);
-        self.take(queue, index);
+        self.attach(queue, index);
         let server = &mut self.servers[index];
         let (thread, poller) = (server.thread, server.wait.poller());
         let extra = self.profile.busy_poll.iteration;
@@ -254,14 +254,14 @@ impl World<'_> {
         }
     }
 
-    /// True: there is one last poll, which takes time.
+    /// Ends a busy-poll loop. Returns true if there is a last poll, which takes time.
     fn end_busy_poll(&mut self, index: usize, napi: NapiId) -> bool {
         let now = self.clock();
         let queue = self.queue_of(napi);
         let server = &self.servers[index];
         let (thread, poller) = (server.thread, server.wait.poller());
         let (budget, actions) = self.queues[queue].napi.end_busy_poll(now, poller);
-        self.carry_out(queue, self.threads[thread].cpu, actions);
+        self.apply_actions(queue, self.threads[thread].cpu, actions);
         let Some(budget) = budget else { return false };
         self.servers[index].phase = Phase::Polling(queue);
         let left = self.begin_poll(queue, budget, false, Cost::NONE);
@@ -271,7 +271,7 @@ impl World<'_> {
 
     fn begin_poll_step(&mut self, thread: usize, extra: Cost, left: u64) {
         if self.recording.is_some() {
-            // What the poll costs comes after it.
+            // The cost of the poll follows the poll.
             self.threads[thread].left = 0;
             return;
         }
@@ -279,7 +279,7 @@ impl World<'_> {
         self.threads[thread].left += left;
     }
 
-    /// A wait's deadline has come.
+    /// Handles the deadline of a wait.
     pub(super) fn wait_over(&mut self, thread: usize, generation: u32) {
         let Kind::Server(server) = self.threads[thread].kind else { return };
         if self.threads[thread].state == State::Asleep && self.servers[server].generation == generation {

@@ -2,14 +2,14 @@
 
 use abey_delivery::{Outcome as PollOutcome, PollContext, SoftirqStep};
 
-use abey_record::Call;
+use abey_delivery::record::Call;
 
 use super::World;
 use super::cpu::{IdleState, Irq};
 use crate::profile::Cost;
 use crate::recording::What;
 
-/// Where a softirq run is.
+/// Phase of a softirq run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SoftPhase {
     Entering,
@@ -50,7 +50,7 @@ impl World<'_> {
                     monitor.handle_interrupt(state.napi.get(), pending);
                 }
                 let actions = state.napi.act(Call::Interrupt(now));
-                self.carry_out(queue, index, actions);
+                self.apply_actions(queue, index, actions);
             }
             Irq::FallAsleep(_) => {}
             Irq::Timer(queue) | Irq::SleepOver(queue) => {
@@ -58,6 +58,7 @@ impl World<'_> {
                 let queue_state = &mut self.queues[queue];
                 if irq == Irq::Timer(queue) && self.profile.service_thread.is_some() {
                     queue_state.timer_event = None;
+                    queue_state.handoff.timer_fired();
                 }
                 let due = queue_state.napi.get().timer().is_some_and(|at| at <= now);
                 let owned = queue_state.napi.get().is_owned();
@@ -68,7 +69,7 @@ impl World<'_> {
                 if let Some(monitor) = queue_state.monitor.as_mut().filter(|_| due && !owned) {
                     monitor.handle_timer();
                 }
-                self.carry_out(queue, index, actions);
+                self.apply_actions(queue, index, actions);
                 self.rearm(queue);
             }
         }
@@ -87,7 +88,7 @@ impl World<'_> {
         self.cpus[index].soft = next;
     }
 
-    /// What a softirq run does next, in the softirq or in the CPU's thread; nothing if the run is over.
+    /// Returns the next phase of a softirq run, in the softirq or in the CPU's thread, or `None` at its end.
     pub(super) fn softirq_step(&mut self, index: usize, phase: SoftPhase) -> Option<(SoftPhase, u64)> {
         match phase {
             SoftPhase::Entering => {

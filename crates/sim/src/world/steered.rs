@@ -1,7 +1,7 @@
-//! A run whose load and settings are changed from outside while it goes on.
+//! Runs whose load and settings change while they are simulated.
 
+use abey_delivery::record::Call;
 use abey_delivery::{Nanos, NapiSettings};
-use abey_record::Call;
 
 use super::World;
 use crate::events::Event;
@@ -9,22 +9,22 @@ use crate::outcome::Outcome;
 use crate::profile::{InputError, Profile};
 use crate::scenario::{Load, Scenario};
 
-/// What a run goes on with.
+/// Load and settings of the next interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Next {
-    /// Settings of every NAPI instance. Those of epoll contexts and event loops stay as the scenario has them.
+    /// Settings of every NAPI instance. The settings of epoll contexts and event loops do not change.
     pub napi: NapiSettings,
-    /// Requests per second, above 0.
+    /// Requests per second, greater than 0.
     pub load: f64,
 }
 
-/// Simulates one open-loop scenario in intervals of its `duration` and hands `steer` the figures of each: the time since the
-/// warm-up, and the outcome. What it returns is in effect from that moment on, in the middle of whatever goes on; `None` ends
-/// the run. Only [`Outcome::requests`], [`answers`](Outcome::answers), [`skipped`](Outcome::skipped) and
-/// [`packets`](Outcome::packets) count from the beginning.
+/// Simulates an open-loop scenario in intervals of its `duration`, and calls `steer` with the time since the warm-up
+/// and the figures of each interval. The returned load and settings take effect immediately, whatever is in progress;
+/// `None` ends the run. [`Outcome::requests`], [`answers`](Outcome::answers), [`skipped`](Outcome::skipped) and
+/// [`packets`](Outcome::packets) count from the beginning; all other figures are those of the interval.
 ///
 /// # Errors
-/// If the scenario cannot be, or has no open loop; or if what `steer` returned cannot be.
+/// If the scenario is invalid or has no open loop, or if `steer` returns something invalid.
 ///
 /// # Panics
 /// As [`run`](crate::run).
@@ -66,7 +66,7 @@ impl World<'_> {
         if next.napi != self.settings.napi {
             self.settings.napi = next.napi;
             for queue in &mut self.queues {
-                // Settings ask for nothing: they are obeyed from the next schedule on.
+                // A change of settings requests no action; it takes effect at the next schedule.
                 let _ = queue.napi.act(Call::Settings(next.napi));
                 if let Some(monitor) = &mut queue.monitor {
                     monitor.handle_settings(&next.napi);

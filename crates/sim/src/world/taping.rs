@@ -1,13 +1,13 @@
-//! What goes into the recording of a run that wants one.
+//! Recording of a run.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use abey_record::{Recorder, Transition};
+use abey_delivery::record::{Recorder, Transition};
 
 use super::World;
 use crate::recording::{External, Recording, What};
 
-/// The recording under way.
+/// Recording in progress.
 #[derive(Debug, Default)]
 pub(super) struct Tape {
     events: Vec<External>,
@@ -27,7 +27,7 @@ impl World<'_> {
         Some(Box::new(move |one| transitions.lock().unwrap_or_else(PoisonError::into_inner).push(one)))
     }
 
-    /// Something happened from outside.
+    /// Records an external event.
     #[inline]
     pub(super) fn note(&mut self, what: What) {
         let at = self.clock();

@@ -1,4 +1,4 @@
-//! Threads: what each is for, and its steps.
+//! Threads and their steps.
 
 use abey_delivery::{Outcome, PollContext, ThreadStep};
 
@@ -7,16 +7,16 @@ use super::softirq::SoftPhase;
 use crate::profile::Cost;
 use crate::recording::What;
 
-/// What a thread is for.
+/// Purpose of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// An event-loop server.
+    /// Event-loop server.
     Server(usize),
-    /// A CPU's softirq thread.
+    /// Softirq thread of a CPU.
     Softirq(usize),
-    /// The polling thread of this queue's NAPI instance.
+    /// Polling thread of this queue's NAPI instance.
     Napi(usize),
-    /// A worker of the pool.
+    /// Worker of the pool.
     Worker(usize),
 }
 
@@ -30,22 +30,22 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Thread {
     pub(super) kind: Kind,
-    /// Where it runs, or ran last.
+    /// CPU on which it runs or ran last.
     pub(super) cpu: usize,
-    /// It never leaves its CPU.
+    /// Whether it never leaves its CPU.
     pub(super) pinned: bool,
     pub(super) state: State,
-    /// Nanoseconds to the end of the step under way.
+    /// Remaining nanoseconds of the current step.
     pub(super) left: u64,
     /// Time on a CPU, as the scheduler counts it.
     pub(super) runtime: u64,
-    /// Cycles lost to disturbance that are not paid yet.
-    debt_cycles: u64,
-    /// Disturbed since the step under way was priced.
+    /// Cycles for refilling the caches that no step has included yet.
+    refill_cycles: u64,
+    /// Whether it was disturbed since the cost of the current step was computed.
     disturbed: bool,
-    /// To be paid with the next step.
-    owed: Cost,
-    /// The poll under way: a queue (`Napi`, `Worker`), or a softirq run.
+    /// Cost that is added to the next step.
+    extra_cost: Cost,
+    /// Poll in progress: of a queue (`Napi`, `Worker`), or a softirq run.
     pub(super) poll: Option<SoftPhase>,
 }
 
@@ -58,52 +58,52 @@ impl Thread {
             state: State::Asleep,
             left: 0,
             runtime: 0,
-            debt_cycles: 0,
+            refill_cycles: 0,
             disturbed: false,
-            owed: Cost::NONE,
+            extra_cost: Cost::NONE,
             poll: None,
         }
     }
 }
 
 impl World<'_> {
-    /// What a thread had in the caches is displaced. Again before it has it all back, it loses only what it had back.
+    /// Displaces a thread's working set from the caches. A second disturbance displaces only what was refilled since.
     pub(super) fn disturb(&mut self, thread: usize, cycles: u64) {
         let thread = &mut self.threads[thread];
-        thread.debt_cycles = thread.debt_cycles.max(cycles);
+        thread.refill_cycles = thread.refill_cycles.max(cycles);
         thread.disturbed = true;
     }
 
-    pub(super) fn owe(&mut self, thread: usize, cost: Cost) {
+    pub(super) fn add_cost(&mut self, thread: usize, cost: Cost) {
         let thread = &mut self.threads[thread];
-        thread.owed = thread.owed + cost;
+        thread.extra_cost = thread.extra_cost + cost;
     }
 
-    /// Sets the price of a thread's next step.
+    /// Sets the cost of a thread's next step.
     pub(super) fn begin_step(&mut self, thread: usize, cost: Cost) {
-        let cost = cost + std::mem::take(&mut self.threads[thread].owed);
+        let cost = cost + std::mem::take(&mut self.threads[thread].extra_cost);
         let extra = self.pay(thread, cost.instructions);
         let left = self.spend(cost) + self.cycles(extra);
         self.threads[thread].left = left;
     }
 
-    /// As [`Self::begin_step`], for a step whose main part is priced already.
+    /// Like [`Self::begin_step`], for a step whose main cost is already known in nanoseconds.
     fn begin_priced_step(&mut self, thread: usize, left: u64) {
         self.begin_step(thread, Cost::NONE);
         self.threads[thread].left += left;
     }
 
-    /// The part of its debt that a thread pays while it executes this many instructions.
+    /// Returns the cycles for refilling caches while a thread executes this many instructions, and subtracts them.
     fn pay(&mut self, thread: usize, instructions: u64) -> u64 {
         let recovery = self.profile.processor.recovery_instructions;
         let thread = &mut self.threads[thread];
         thread.disturbed = false;
-        let paid = thread.debt_cycles * instructions / (instructions + recovery);
-        thread.debt_cycles -= paid;
+        let paid = thread.refill_cycles * instructions / (instructions + recovery);
+        thread.refill_cycles -= paid;
         paid
     }
 
-    /// How long the step under way still takes, disturbances since it was put down included.
+    /// Returns the remaining time of the current step, with disturbances since its interruption.
     pub(super) fn resume_thread(&mut self, index: usize) -> u64 {
         let thread = &self.threads[index];
         if thread.disturbed && thread.left > 0 {
@@ -128,7 +128,7 @@ impl World<'_> {
         self.give_way(index, thread);
     }
 
-    /// A sleeping worker of the pool is woken, the one on this CPU or after it if workers are pinned, else the one that
+    /// Wakes a sleeping worker of the pool: the one on this CPU or after it if workers are pinned, else the one that
     /// slept last.
     pub(super) fn wake_worker(&mut self, near: usize) {
         let Some(worker) = self.workers.take(near % self.server_cpus) else { return };
@@ -149,7 +149,7 @@ impl World<'_> {
                 self.threads[thread].poll = Some(phase);
                 self.begin_priced_step(thread, left);
             }
-            // The run is over; another one if there is more, after the scheduler has had a look.
+            // The run is over. If there is more to poll, another one follows after the scheduler's decision.
             None if self.cpus[cpu].softirq.is_empty() => self.sleep(thread),
             None => self.begin_step(thread, self.profile.softirq.enter),
         }
@@ -165,7 +165,7 @@ impl World<'_> {
             let outcome = self.context_poll_done(queue, cpu).1;
             match self.queues[queue].napi_thread.handle_polled(outcome) {
                 ThreadStep::Sleep => return self.sleep(thread),
-                // Between two polls the scheduler has a look.
+                // The scheduler may preempt between two polls.
                 ThreadStep::Poll => return self.begin_step(thread, self.profile.softirq.enter),
             }
         }
@@ -199,9 +199,9 @@ impl World<'_> {
             if let Some(left) = self.begin_context_poll(queue, PollContext::Workqueue, cpu) {
                 self.threads[thread].poll = Some(SoftPhase::Polling(queue));
                 if self.recording.is_none() {
-                    self.owe(thread, self.profile.thread.work_item);
+                    self.add_cost(thread, self.profile.thread.work_item);
                 }
-                // What a poll works on is in the cache of whoever polled last.
+                // A poll's working set is in the cache of the CPU that polled last.
                 if std::mem::replace(&mut self.queues[queue].worked_on, cpu) != cpu {
                     self.disturb(thread, self.profile.thread.migration_cycles);
                 }
@@ -212,7 +212,7 @@ impl World<'_> {
         self.sleep(thread);
     }
 
-    /// Whether anything is going to run this instance: a list it is on, or a poll of it under way.
+    /// Returns whether the instance will be polled: it is on a list, or a poll of it is in progress.
     pub(super) fn is_runnable(&self, queue: usize) -> bool {
         let napi = self.napi_index(queue);
         self.queues[queue].polling

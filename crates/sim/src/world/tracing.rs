@@ -1,4 +1,4 @@
-//! What goes into the timeline of a run that wants one.
+//! Timeline of a traced run.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,18 +9,18 @@ use super::thread::{Kind, State};
 use crate::scenario::Responder;
 use crate::trace::{Activity, CpuLevel, RequestTrace, Slice, Trace, Track};
 
-/// The timeline under way.
+/// Timeline in progress.
 #[derive(Debug, Default)]
 pub(super) struct Tracing {
     trace: Trace,
     interrupts: Vec<Since<Activity>>,
     timers: Vec<Since<Option<u64>>>,
     servers: Vec<Since<bool>>,
-    /// Requests in their sockets, oldest first, by connection.
+    /// Requests in their sockets by connection, oldest first.
     requests: BTreeMap<u32, VecDeque<RequestTrace>>,
 }
 
-/// A state, and since when.
+/// State, and its start.
 #[derive(Clone, Copy, Debug)]
 struct Since<T> {
     state: T,
@@ -28,7 +28,7 @@ struct Since<T> {
 }
 
 impl<T: Copy + PartialEq> Since<T> {
-    /// The state from now on; what was before, and since when, if that is another one.
+    /// Sets the state. Returns the previous one with its start, if it differs.
     fn change(&mut self, state: T, now: u64) -> Option<Self> {
         (self.state != state).then(|| std::mem::replace(self, Self { state, since: now }))
     }
@@ -62,7 +62,7 @@ impl Tracing {
 }
 
 impl World<'_> {
-    /// A CPU has done something since then.
+    /// Records the activity of a CPU since that time.
     pub(super) fn trace_cpu(&mut self, index: usize, level: Level, since: u64) {
         if self.tracing.is_none() {
             return;
@@ -114,7 +114,7 @@ impl World<'_> {
         }
     }
 
-    /// Notes what has changed for queues and servers.
+    /// Records the changes of queues and servers.
     pub(super) fn trace_changes(&mut self) {
         let Some(tracing) = &mut self.tracing else { return };
         let now = self.now;
@@ -145,11 +145,11 @@ impl World<'_> {
         }
     }
 
-    /// A request is in its socket.
+    /// Records that a request was delivered to its socket.
     pub(super) fn trace_delivered(&mut self, conn: u32) {
         let now = self.now;
         let Some(tracing) = &mut self.tracing else { return };
-        // Hosts that send to each other have no requests to follow.
+        // Round trips between hosts are not traced.
         if self.scenario.responder == Responder::RoundTrip {
             return;
         }
@@ -157,7 +157,7 @@ impl World<'_> {
         waiting.push_back(RequestTrace { connection: conn, arrived: 0, delivered: now, begun: 0, answered: 0 });
     }
 
-    /// The server begins with the oldest request of a connection that it has not begun with.
+    /// Records that the server began to serve the oldest delivered request of a connection.
     pub(super) fn trace_begun(&mut self, conn: u32) {
         let now = self.now;
         let Some(tracing) = &mut self.tracing else { return };
@@ -167,7 +167,7 @@ impl World<'_> {
         }
     }
 
-    /// The oldest request of a connection, which arrived then, is answered.
+    /// Records the answer to the oldest request of a connection, which arrived at `arrived`.
     pub(super) fn trace_answered(&mut self, conn: u32, arrived: u64) {
         let now = self.now;
         let Some(tracing) = &mut self.tracing else { return };
@@ -176,7 +176,7 @@ impl World<'_> {
         tracing.trace.add_request(RequestTrace { arrived, begun, answered: now, ..request });
     }
 
-    /// The finished timeline.
+    /// Returns the finished timeline.
     pub(super) fn take_trace(&mut self) -> Option<Trace> {
         let mut tracing = self.tracing.take()?;
         let now = self.now;

@@ -1,4 +1,4 @@
-//! What a server's thread waits with: an epoll context, or a blocking receive on its one socket.
+//! How a server's thread waits: in an epoll context, or in a blocking receive on its only socket.
 
 use abey_delivery::{
     EpollBusyPoll, EpollConfig, EpollContext, EpollWait, Nanos, NapiId, Poller, SocketBusyPoll, SocketWait, WaitStep,
@@ -25,7 +25,7 @@ impl Waiter {
         }
     }
 
-    /// A socket became ready that lives on this instance.
+    /// Handles that a socket of this instance became ready.
     pub(super) fn handle_ready(&mut self, id: NapiId) {
         match self {
             Self::Epoll { context, .. } => context.handle_ready(id),

@@ -1,12 +1,12 @@
-//! The pool's workers that sleep.
+//! Sleeping workers of the pool.
 
 #[derive(Debug, Default)]
 pub(super) struct Workers {
-    /// By CPU.
+    /// Threads by CPU.
     threads: Vec<usize>,
-    /// They stay on their CPUs.
+    /// Whether they stay on their CPUs.
     pinned: bool,
-    /// The one that slept last at the end.
+    /// Sleeping workers; the one that slept last is at the end.
     pub(super) sleeping: Vec<usize>,
 }
 
@@ -15,14 +15,15 @@ impl Workers {
         Self { pinned, ..Self::default() }
     }
 
-    /// The worker of the next CPU.
+    /// Adds the worker of the next CPU.
     pub(super) fn add(&mut self, thread: usize) {
         self.threads.push(thread);
-        // The first one is to be taken first.
+        // The first worker is woken first.
         self.sleeping.insert(0, thread);
     }
 
-    /// A worker to be woken: the first one on this CPU or after it, or the one that slept last.
+    /// Takes the worker to wake: the first one on this CPU or after it if workers are pinned, else the one that slept
+    /// last.
     pub(super) fn take(&mut self, near: usize) -> Option<usize> {
         if !self.pinned {
             return self.sleeping.pop();

@@ -1,44 +1,44 @@
-//! What must be true between any two calls, for tests.
+//! Invariants that hold between any two calls, for tests.
 
 use super::{Socket, Stack};
 use crate::{event::SocketId, tcp::connection::Owner, time::Instant};
 
 impl Stack {
-    /// The first rule of the stack's own that is broken, and for which socket: whether a connection that has something
-    /// outstanding, or waits for leave to send, has a deadline; whether the wheel knows it; whether sums are right. For
-    /// tests and fuzzing: it looks at every socket.
+    /// Checks the stack's invariants: each connection that has data outstanding, or that waits for the peer's window,
+    /// has a deadline; the timer wheel holds that deadline; queues and sums are consistent. For tests and fuzzing: it
+    /// visits every socket.
     ///
     /// # Errors
     ///
-    /// A bug of this crate.
+    /// The violated invariant and its socket: a bug of this crate.
     #[doc(hidden)]
     pub fn audit(&self, now: Instant) -> Result<(), (SocketId, &'static str)> {
         let mut orphans = 0;
         for (id, entry) in &self.sockets {
-            if entry.is_sending != self.sending.contains(&id) {
-                return Err((id, "the mark and the queue of those that send disagree"));
+            if entry.in_send_queue != self.send_queue.contains(&id) {
+                return Err((id, "the socket's flag and the send queue disagree"));
             }
             let Socket::Stream(connection) = &entry.socket else { continue };
-            orphans += usize::from(connection.owner == Owner::Nobody);
-            connection.audit(now, entry.is_sending).map_err(|rule| (id, rule))?;
+            orphans += usize::from(connection.owner == Owner::Orphan);
+            connection.audit(now, entry.in_send_queue).map_err(|rule| (id, rule))?;
             if let Some(deadline) = connection.deadline()
-                && !entry.is_sending
-                && !self.wheel.covers(id, deadline)
+                && !entry.in_send_queue
+                && !self.wheel.fires_by(id, deadline)
             {
                 return Err((id, "a deadline is not in the wheel"));
             }
-            let news = !connection.edges.is_empty() && connection.owner == Owner::Application;
-            if news && !entry.has_event {
-                return Err((id, "there is news that nobody will hear of"));
+            let pending = !connection.edges.is_empty() && connection.owner == Owner::Application;
+            if pending && !entry.in_event_queue {
+                return Err((id, "an edge is pending and the socket is not in the event queue"));
             }
         }
         if orphans != self.orphans {
-            return Err((SocketId::default(), "orphans are counted wrongly"));
+            return Err((SocketId::default(), "the number of orphans is wrong"));
         }
         if let (Some(wake), Some(timeout)) = (self.wheel.next_wake(), self.poll_timeout())
             && timeout > wake
         {
-            return Err((SocketId::default(), "the stack sleeps longer than its wheel"));
+            return Err((SocketId::default(), "the stack's deadline is later than that of its timer wheel"));
         }
         Ok(())
     }

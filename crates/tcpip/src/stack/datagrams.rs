@@ -1,10 +1,9 @@
-//! What an application does to UDP sockets, and whom datagrams are for.
+//! UDP sockets: delivery of received datagrams, and the application's operations.
 
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Entry, Socket, Stack};
 use crate::{
-    config::EPHEMERAL_LAST,
     error::{IoError, OpenError},
     event::SocketId,
     flow::Flow,
@@ -12,24 +11,24 @@ use crate::{
     udp::{self, Datagram, UdpSocket},
 };
 
-/// A datagram that was received.
+/// Received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// From whom.
+    /// Source address.
     pub peer: SocketAddr,
-    /// To which own address.
+    /// Destination address, one of the host's own.
     pub local: IpAddr,
-    /// What it says, whole.
+    /// Whole payload.
     pub payload: &'a [u8],
 }
 
-/// Bytes of the headers before a datagram's payload.
+/// Returns the length of the IP and UDP headers.
 const fn headers(address: IpAddr) -> usize {
-    udp::HEADER + if address.is_ipv4() { 20 } else { 40 }
+    udp::HEADER_LEN + if address.is_ipv4() { 20 } else { 40 }
 }
 
 impl Stack {
-    /// Hands a datagram to its socket. False if nobody has the port.
+    /// Delivers a datagram to its socket. Returns false if no socket receives it.
     pub(super) fn deliver_datagram(&mut self, packet: &Packet<'_>, parsed: &udp::Parsed<'_>) -> bool {
         let flow = Flow {
             local: packet.destination,
@@ -37,68 +36,57 @@ impl Stack {
             local_port: parsed.destination_port,
             remote_port: parsed.source_port,
         };
-        let Some(id) = self.find_datagrams(&flow) else { return false };
+        let Some(id) = self.datagrams.find(&flow) else { return false };
         let Some(Entry { socket: Socket::Datagram(socket), .. }) = self.sockets.get_mut(id) else { return false };
         let peer = flow.remote();
-        if !socket.hears(peer) {
+        if !socket.accepts_from(peer) {
             return false;
         }
         let datagram = Datagram { peer, local: packet.destination, payload: parsed.payload.into() };
         if socket.deliver(datagram) {
             self.counters.udp_in_datagrams += 1;
-            self.announce(id);
+            self.enqueue(id);
         } else {
             self.counters.udp_receive_buffer_errors += 1;
         }
         true
     }
 
-    /// The socket that hears `flow`: the one that is connected to that peer, or one that is bound there.
-    pub(super) fn find_datagrams(&self, flow: &Flow) -> Option<SocketId> {
-        let connected = if self.connected.is_empty() { None } else { self.connected.get(flow).copied() };
-        connected.or_else(|| self.bound.find(flow.local, flow.local_port))
-    }
-
-    /// Binds a UDP socket at `at`; port 0 chooses one. A socket that is connected has its peer to itself and leaves the
-    /// address to others.
+    /// Binds a UDP socket to `at`, or to an ephemeral port if the port is 0. A connected socket owns only its flow,
+    /// so another socket can bind the same address.
     ///
     /// # Errors
     ///
-    /// An address that is taken or not the host's, no free port, or too many sockets.
+    /// The address is in use or is not the host's, no port is free, or there are too many sockets.
     pub fn bind(&mut self, at: SocketAddr) -> Result<SocketId, OpenError> {
-        self.bind_where(at, |_| true)
+        self.bind_filtered(at, |_| true)
     }
 
-    /// As [`Stack::bind`], with a port that `accepts` likes if it is chosen.
+    /// Like [`Stack::bind`], with an ephemeral port for which `accepts` returns true.
     ///
     /// # Errors
     ///
     /// As [`Stack::bind`].
-    pub fn bind_where(&mut self, at: SocketAddr, mut accepts: impl FnMut(u16) -> bool) -> Result<SocketId, OpenError> {
+    pub fn bind_filtered(
+        &mut self,
+        at: SocketAddr,
+        mut accepts: impl FnMut(u16) -> bool,
+    ) -> Result<SocketId, OpenError> {
         self.check_room()?;
         self.check_local(at.ip())?;
         let mut local = at;
         if at.port() == 0 {
-            let first = self.config().settings().ephemeral_from;
-            let count = u32::from(EPHEMERAL_LAST - first) + 1;
-            let start = (self.ports.hash(at.ip()) as u32).wrapping_add(self.port_counter);
-            let free = (0..count)
-                .map(|step| first + (start.wrapping_add(step) % count) as u16)
-                .find(|&port| accepts(port) && !self.is_used(SocketAddr::new(at.ip(), port)));
+            let mut ports = self.ephemeral.candidates(at.ip());
+            let free = ports.find(|&port| accepts(port) && !self.datagrams.is_used(SocketAddr::new(at.ip(), port)));
             local.set_port(free.ok_or(OpenError::NoPort(at))?);
-            self.port_counter = self.port_counter.wrapping_add(1);
-        } else if self.bound.is_taken(at) {
+            self.ephemeral.advance(1);
+        } else if self.datagrams.is_bound(at) {
             return Err(OpenError::AddressInUse(at));
         }
         let limit = self.config().settings().datagram_buffer;
         let id = self.insert(Socket::Datagram(Box::new(UdpSocket::new(local, limit))));
-        self.bound.insert(local, id);
+        self.datagrams.bind(local, id);
         Ok(id)
-    }
-
-    /// Whether a socket is bound exactly there, or is connected from there.
-    fn is_used(&self, at: SocketAddr) -> bool {
-        self.bound.is_taken(at) || self.connected.keys().any(|flow| flow.local_port == at.port())
     }
 
     fn datagram_mut(&mut self, id: SocketId) -> Result<&mut UdpSocket, IoError> {
@@ -109,12 +97,14 @@ impl Stack {
         }
     }
 
-    /// Sends to `peer` only from now on, and hears it only; what came before from others is not lost. A socket that was bound
-    /// to no address gets the one that leads there. `None` undoes it.
+    /// Connects a UDP socket to `peer`, or disconnects it. A connected socket sends to and receives from its peer
+    /// only. Datagrams that were received before stay readable. A socket that is bound to no address gets the source
+    /// address that leads to `peer`.
     ///
     /// # Errors
     ///
-    /// A stale id, not a UDP socket, no route, or another socket that is connected to the same peer from the same address.
+    /// The id is stale or not a UDP socket, there is no route, or another socket is connected to the same peer from
+    /// the same address.
     pub fn connect_datagram(&mut self, id: SocketId, peer: Option<SocketAddr>) -> Result<(), IoError> {
         let bound = self.datagram_mut(id)?.bound;
         let flow = match peer {
@@ -128,55 +118,46 @@ impl Stack {
                 let source = self.config().source_for(to).ok_or(IoError::NoRoute(to));
                 let local = if bound.ip().is_unspecified() { source? } else { bound.ip() };
                 let flow = Flow { local, remote: to, local_port: bound.port(), remote_port: peer.port() };
-                if self.connected.get(&flow).is_some_and(|other| *other != id) {
+                if self.datagrams.connected(&flow).is_some_and(|other| other != id) {
                     return Err(IoError::AddressInUse(flow.local()));
                 }
                 Some(flow)
             }
         };
-        self.leave(id);
+        self.unbind(id);
         let local = flow.map_or(bound, |flow| flow.local());
         match flow {
-            Some(flow) => {
-                self.connected.insert(flow, id);
-            }
-            // Somebody else may have bound the address meanwhile, and then keeps it.
-            None if self.bound.is_taken(bound) => {}
-            None => self.bound.insert(bound, id),
+            Some(flow) => self.datagrams.connect(flow, id),
+            // Another socket may have bound the address in the meantime, and then keeps it.
+            None if self.datagrams.is_bound(bound) => {}
+            None => self.datagrams.bind(bound, id),
         }
         let socket = self.datagram_mut(id)?;
         (socket.peer, socket.local) = (peer, local);
         Ok(())
     }
 
-    /// Nothing is for socket `id` any more.
-    pub(super) fn leave(&mut self, id: SocketId) {
+    /// Removes socket `id` from the tables, so that it receives nothing.
+    pub(super) fn unbind(&mut self, id: SocketId) {
         let Some(Entry { socket: Socket::Datagram(socket), .. }) = self.sockets.get(id) else { return };
-        self.bound.remove_if(socket.bound, id);
-        if let Some(peer) = socket.peer {
-            let (local, remote) = (socket.local, peer.ip());
-            let flow = Flow { local: local.ip(), remote, local_port: local.port(), remote_port: peer.port() };
-            if self.connected.get(&flow) == Some(&id) {
-                self.connected.remove(&flow);
-            }
-        }
+        self.datagrams.remove(socket, id);
     }
 
-    /// Sends one datagram, to `peer` or to whom the socket is connected.
+    /// Sends one datagram to `peer`, or to the peer that the socket is connected to.
     ///
     /// # Errors
     ///
-    /// [`IoError::WouldBlock`] if too much waits to be sent; a datagram longer than a packet; an error of an earlier one,
-    /// once.
+    /// [`IoError::WouldBlock`] if the send queue is full; [`IoError::MessageTooLong`]; the network error of an
+    /// earlier datagram, once.
     pub fn send_to(&mut self, id: SocketId, payload: &[u8], peer: Option<SocketAddr>) -> Result<usize, IoError> {
         self.send_from(id, payload, peer, None)
     }
 
-    /// As [`Stack::send_to`], from a certain one of the host's addresses (IP_PKTINFO), if the socket is bound to none.
+    /// Like [`Stack::send_to`], with the source address `from` (IP_PKTINFO), which must be one of the host's.
     ///
     /// # Errors
     ///
-    /// As [`Stack::send_to`]; [`IoError::NoRoute`] for an address that is not the host's.
+    /// As [`Stack::send_to`]; [`IoError::NoRoute`] if the source address is not the host's.
     pub fn send_from(
         &mut self,
         id: SocketId,
@@ -200,7 +181,7 @@ impl Stack {
         let no_route = IoError::NoRoute(peer.ip());
         let chosen = from.filter(|from| !from.is_unspecified());
         let local = match chosen {
-            Some(from) if !self.config().is_own(from) => return Err(no_route),
+            Some(from) if !self.config().is_local(from) => return Err(no_route),
             Some(from) => from,
             None if bound.is_unspecified() => self.link.config.source_for(peer.ip()).ok_or(no_route)?,
             None => bound,
@@ -214,20 +195,21 @@ impl Stack {
         if !self.datagram_mut(id)?.send(Datagram { peer, local, payload: payload.into() }) {
             return Err(IoError::WouldBlock);
         }
-        self.announce(id);
+        self.enqueue(id);
         Ok(payload.len())
     }
 
-    /// Receives one datagram: how many of its bytes were copied (the rest is lost), from whom, and to which own address.
+    /// Receives one datagram. Returns the number of copied bytes (the rest is discarded), the source, and the local
+    /// address.
     ///
     /// # Errors
     ///
-    /// [`IoError::WouldBlock`] if there is none; an error of an earlier datagram, once.
+    /// [`IoError::WouldBlock`] if there is none; the network error of an earlier datagram, once.
     pub fn recv_from(&mut self, id: SocketId, to: &mut [u8]) -> Result<(usize, SocketAddr, IpAddr), IoError> {
         self.receive_with(id, false, |message| copy(message, to))
     }
 
-    /// As [`Stack::recv_from`], without taking the datagram away.
+    /// Like [`Stack::recv_from`], without removing the datagram.
     ///
     /// # Errors
     ///
@@ -236,7 +218,7 @@ impl Stack {
         self.receive_with(id, true, |message| copy(message, to))
     }
 
-    /// Shows the first datagram that was received to `take`, and then forgets it unless it is to `stay`.
+    /// Calls `take` with the first received datagram, and removes it unless `peek` is set.
     ///
     /// # Errors
     ///
@@ -244,7 +226,7 @@ impl Stack {
     pub fn receive_with<R>(
         &mut self,
         id: SocketId,
-        stay: bool,
+        peek: bool,
         take: impl FnOnce(&Message<'_>) -> R,
     ) -> Result<R, IoError> {
         let socket = self.datagram_mut(id)?;
@@ -256,17 +238,17 @@ impl Stack {
         };
         let Datagram { peer, local, payload } = datagram;
         let taken = take(&Message { peer: *peer, local: *local, payload });
-        if !stay {
+        if !peek {
             socket.receive();
         }
         Ok(taken)
     }
 
-    /// Bytes of the first datagram that was received, if there is one.
+    /// Returns the payload length of the first received datagram, if there is one.
     ///
     /// # Errors
     ///
-    /// A stale id, or not a UDP socket.
+    /// The id is stale or not a UDP socket.
     pub fn next_datagram_bytes(&mut self, id: SocketId) -> Result<Option<usize>, IoError> {
         Ok(self.datagram_mut(id)?.first().map(|datagram| datagram.payload.len()))
     }

@@ -1,6 +1,6 @@
-//! Frames in: Ethernet, ARP, IP and ICMP, down to whom the rest is for.
+//! Input of frames: Ethernet, ARP, IP and ICMP.
 //!
-//! Every frame that goes no further is counted under the reason.
+//! Every dropped frame is counted under the reason.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,29 +8,30 @@ use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetFrame, EthernetProtocol, Icmpv6Packet, Icmpv6Repr, IpProtocol, NdiscRepr,
 };
 
-use super::{Entry, Socket, Stack, link::Outline};
+use super::{Entry, Socket, Stack, link::IpHeader};
 use crate::{
     config::{MINIMUM_MTU, Resolution},
+    demux::Target,
     error::SocketError,
-    flow::{Flow, Target},
+    flow::Flow,
     gro::{Gro, Payload, Run},
-    icmp::{self, Kind, Message, Notice},
-    packet::{ETHERNET_HEADER, Fault, Packet, Station, parse_v4, parse_v6},
+    icmp::{self, ErrorKind, IcmpError, IcmpMessage},
+    packet::{ETHERNET_HEADER_LEN, Fault, MacAddr, Packet, parse_v4, parse_v6},
     tcp::{connection::State, segment},
     time::Instant,
     udp,
 };
 
-/// The smallest path MTU that is believed over IPv4: a segment of 512 bytes still fits.
-const LEAST_PATH_V4: usize = 552;
+/// Smallest path MTU that is accepted over IPv4; a segment of 512 bytes still fits.
+const MIN_PATH_MTU_V4: usize = 552;
 
 impl Stack {
-    /// Takes a burst of frames. In-order TCP segments in it are merged before they reach their connection, so larger
-    /// bursts cost less per segment; an event loop should hand over what one poll of the queue brought.
+    /// Processes a burst of frames. In-order TCP segments are merged before they reach their connection, so larger
+    /// bursts cost less per segment. An event loop should pass all frames of one poll of the NIC's queue.
     pub fn handle_frames<'a>(&mut self, now: Instant, frames: impl IntoIterator<Item = &'a [u8]>) {
         let mut gro = Gro::default();
         for frame in frames {
-            let Some(segment) = self.take_frame(now, frame) else { continue };
+            let Some(segment) = self.process_frame(now, frame) else { continue };
             let open = gro.len();
             if let Some(run) = gro.push(segment) {
                 self.receive_run(now, run);
@@ -38,7 +39,7 @@ impl Stack {
             if gro.len() > open
                 && let Some(flow) = gro.newest()
             {
-                self.warm(flow);
+                self.prefetch(flow);
             }
         }
         for run in gro.finish() {
@@ -46,33 +47,33 @@ impl Stack {
         }
     }
 
-    /// Brings a connection that will be wanted soon into the cache. Nothing waits for what is loaded here, so the next
-    /// frames are looked at meanwhile; with thousands of connections that is what a burst costs most.
-    fn warm(&self, flow: &Flow) {
+    /// Loads a connection that this burst will need into the CPU's cache. The load overlaps with the parsing of the
+    /// next frames; with thousands of connections the cache misses are the largest cost of a burst.
+    fn prefetch(&self, flow: &Flow) {
         if let Some(Target::Connection(id)) = self.flows.find(flow)
             && let Some(Entry { socket: Socket::Stream(connection), .. }) = self.sockets.get(id)
         {
-            connection.warm();
-            self.wheel.warm(id);
+            connection.prefetch();
+            self.wheel.prefetch(id);
         }
     }
 
-    /// Takes one frame.
+    /// Processes one frame.
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8]) {
-        if let Some(segment) = self.take_frame(now, frame) {
+        if let Some(segment) = self.process_frame(now, frame) {
             self.receive_run(now, segment);
         }
     }
 
-    /// Deals with a frame, unless it is a TCP segment, which comes back.
-    fn take_frame<'a>(&mut self, now: Instant, frame: &'a [u8]) -> Option<Run<'a>> {
+    /// Processes a frame, unless it is a TCP segment, which is returned.
+    fn process_frame<'a>(&mut self, now: Instant, frame: &'a [u8]) -> Option<Run<'a>> {
         self.counters.frames_received += 1;
         let Ok(ethernet) = EthernetFrame::new_checked(frame) else {
             self.counters.frame_short += 1;
             return None;
         };
         let (to, from) = (ethernet.dst_addr(), ethernet.src_addr().0);
-        if to.0 != self.config().settings().station && !to.is_multicast() {
+        if to.0 != self.config().settings().mac && !to.is_multicast() {
             self.counters.frame_other_host += 1;
             return None;
         }
@@ -106,15 +107,15 @@ impl Stack {
         &mut self,
         now: Instant,
         packet: &Packet<'a>,
-        station: Station,
+        mac: MacAddr,
         to_group: bool,
     ) -> Option<Run<'a>> {
-        let unicast = self.config().is_own(packet.destination);
-        if !unicast && !self.is_for_all(packet.destination) {
+        let unicast = self.config().is_local(packet.destination);
+        if !unicast && !self.is_joined_group(packet.destination) {
             self.counters.ip_in_address_errors += 1;
             return None;
         }
-        if !self.may_come_from(packet) {
+        if !self.has_valid_source(packet) {
             self.counters.ip_in_martians += 1;
             return None;
         }
@@ -122,15 +123,15 @@ impl Stack {
             IpProtocol::Tcp if unicast && !to_group => return self.parse_segment(packet),
             IpProtocol::Udp => self.receive_datagram(now, packet, unicast && !to_group),
             IpProtocol::Icmp | IpProtocol::Icmpv6 if packet.protocol == icmp::protocol(packet.source) => {
-                self.receive_icmp(now, packet, station, unicast);
+                self.receive_icmp(now, packet, mac, unicast);
             }
             _ => self.counters.ip_in_unknown_protocols += 1,
         }
         None
     }
 
-    /// Whether a group or broadcast address is one we belong to.
-    fn is_for_all(&self, destination: IpAddr) -> bool {
+    /// Returns whether `destination` is a broadcast address or a multicast group that the host has joined.
+    fn is_joined_group(&self, destination: IpAddr) -> bool {
         match destination {
             IpAddr::V4(_) => destination.is_multicast() || self.config().is_broadcast(destination),
             IpAddr::V6(group) => {
@@ -145,15 +146,16 @@ impl Stack {
         }
     }
 
-    /// Whether the source can be somebody's. The unspecified one asks whether an address is taken (RFC 4862, 5.4).
-    fn may_come_from(&self, packet: &Packet<'_>) -> bool {
+    /// Returns whether the source can be a host. An unspecified IPv6 source is valid in ICMPv6, for duplicate address
+    /// detection (RFC 4862, section 5.4).
+    fn has_valid_source(&self, packet: &Packet<'_>) -> bool {
         let source = packet.source;
         let unspecified = source.is_unspecified() && !(source.is_ipv6() && packet.protocol == IpProtocol::Icmpv6);
         !source.is_multicast()
             && !source.is_loopback()
             && !unspecified
             && !self.config().is_broadcast(source)
-            && !self.config().is_own(source)
+            && !self.config().is_local(source)
     }
 
     fn parse_segment<'a>(&mut self, packet: &Packet<'a>) -> Option<Run<'a>> {
@@ -200,16 +202,16 @@ impl Stack {
         self.counters.udp_no_ports += 1;
         if unicast && self.answers() {
             let body = icmp::unreachable_body(packet);
-            self.send_icmp(now, packet, icmp::Reply::PortUnreachable, &body);
+            self.send_icmp(now, packet, icmp::IcmpReply::PortUnreachable, &body);
         }
     }
 
-    /// Whether this stack is the one that speaks for the host.
+    /// Returns whether this stack answers ARP, neighbour discovery and echo requests of the host.
     fn answers(&self) -> bool {
-        self.config().settings().resolution == Resolution::Own
+        self.config().settings().resolution == Resolution::Internal
     }
 
-    fn send_icmp(&mut self, now: Instant, about: &Packet<'_>, reply: icmp::Reply, body: &[u8]) {
+    fn send_icmp(&mut self, now: Instant, about: &Packet<'_>, reply: icmp::IcmpReply, body: &[u8]) {
         if !self.replies.take(now) {
             self.counters.icmp_out_rate_limited += 1;
             return;
@@ -217,34 +219,34 @@ impl Stack {
         self.counters.icmp_out_messages += 1;
         let (source, destination) = (about.destination, about.source);
         let outline =
-            Outline { source, destination, protocol: icmp::protocol(source), payload: icmp::message_len(body) };
+            IpHeader { source, destination, protocol: icmp::protocol(source), payload: icmp::message_len(body) };
         self.link.send(now, outline, &mut self.counters, |buffer| {
             icmp::emit(buffer, reply, body, source, destination);
         });
     }
 
-    fn receive_icmp(&mut self, now: Instant, packet: &Packet<'_>, station: Station, unicast: bool) {
+    fn receive_icmp(&mut self, now: Instant, packet: &Packet<'_>, mac: MacAddr, unicast: bool) {
         self.counters.icmp_in_messages += 1;
         match icmp::parse(packet) {
             None => self.counters.icmp_in_errors += 1,
-            Some(Message::Ignored) => {}
-            Some(Message::EchoRequest(body)) => {
-                // Requests to all are a way to make many hosts answer one (RFC 1122, 3.2.2.6).
+            Some(IcmpMessage::Ignored) => {}
+            Some(IcmpMessage::EchoRequest(body)) => {
+                // Echo requests to a group or broadcast address would make many hosts answer (RFC 1122, 3.2.2.6).
                 if unicast && self.answers() {
                     self.counters.icmp_in_echos += 1;
-                    self.send_icmp(now, packet, icmp::Reply::Echo, body);
+                    self.send_icmp(now, packet, icmp::IcmpReply::Echo, body);
                 }
             }
-            Some(Message::Neighbor) => self.receive_neighbor(now, packet, station),
-            Some(Message::Error(notice)) => self.receive_notice(now, &notice),
+            Some(IcmpMessage::Neighbor) => self.receive_neighbor(now, packet, mac),
+            Some(IcmpMessage::Error(error)) => self.receive_icmp_error(now, &error),
         }
     }
 
-    /// An error about something we are said to have sent.
-    fn receive_notice(&mut self, now: Instant, notice: &Notice) {
-        let known = match notice.protocol {
-            IpProtocol::Tcp => self.notice_stream(now, notice),
-            IpProtocol::Udp => self.notice_datagram(notice),
+    /// Handles an ICMP error about a packet that appears to be the host's.
+    fn receive_icmp_error(&mut self, now: Instant, error: &IcmpError) {
+        let known = match error.protocol {
+            IpProtocol::Tcp => self.icmp_error_for_connection(now, error),
+            IpProtocol::Udp => self.icmp_error_for_datagrams(error),
             _ => false,
         };
         if !known {
@@ -252,70 +254,77 @@ impl Stack {
         }
     }
 
-    /// A frame of ours whose neighbour did not answer: as if a router had said that the host is unreachable.
-    pub(super) fn notice_undeliverable(&mut self, now: Instant, frame: &[u8]) {
-        let ip = &frame[ETHERNET_HEADER..];
-        let packet = if frame[12..ETHERNET_HEADER] == [8, 0] { parse_v4(ip) } else { parse_v6(ip) };
+    /// Handles the failed resolution of a sent frame's next hop like a "host unreachable" error from a router.
+    pub(super) fn report_unreachable(&mut self, now: Instant, frame: &[u8]) {
+        let ip = &frame[ETHERNET_HEADER_LEN..];
+        let packet = if frame[12..ETHERNET_HEADER_LEN] == [8, 0] { parse_v4(ip) } else { parse_v6(ip) };
         let Ok(packet) = packet else { return };
         let transport = packet.payload;
-        let notice = icmp::notice(packet.source, packet.destination, packet.protocol, transport, Kind::HostUnreachable);
-        if let Some(Message::Error(notice)) = notice {
-            self.receive_notice(now, &notice);
+        let error = icmp::parse_quoted(
+            packet.source,
+            packet.destination,
+            packet.protocol,
+            transport,
+            ErrorKind::HostUnreachable,
+        );
+        if let Some(IcmpMessage::Error(error)) = error {
+            self.receive_icmp_error(now, &error);
         }
     }
 
-    fn notice_stream(&mut self, now: Instant, notice: &Notice) -> bool {
-        let Some(Target::Connection(id)) = self.flows.find(&notice.flow) else { return false };
+    fn icmp_error_for_connection(&mut self, now: Instant, error: &IcmpError) -> bool {
+        let Some(Target::Connection(id)) = self.flows.find(&error.flow) else { return false };
         let Some((connection, cx)) = self.connection_mut(now, id) else { return false };
-        let in_flight = notice.seq.at_or_after(connection.outbox.una) && notice.seq.before(connection.outbox.nxt);
+        let in_flight =
+            error.seq.at_or_after(connection.send_buffer.una) && error.seq.before(connection.send_buffer.nxt);
         if !in_flight {
             return false;
         }
-        // RFC 5927: an error never ends an established connection, but it may end an attempt.
-        let mut learnt = None;
-        let error = match notice.kind {
-            Kind::TooBig(mtu) => {
-                // A router that names no size, or one below the least, is not believed further than that.
-                let least = if notice.flow.local.is_ipv4() { LEAST_PATH_V4 } else { MINIMUM_MTU };
+        // An error never ends an established connection, but it may end a connection attempt (RFC 5927).
+        let mut new_mtu = None;
+        let failure = match error.kind {
+            ErrorKind::TooBig(mtu) => {
+                // The reported size is clamped: routers may report none, or one below the minimum.
+                let least = if error.flow.local.is_ipv4() { MIN_PATH_MTU_V4 } else { MINIMUM_MTU };
                 let mtu = mtu.clamp(least as u32, u32::from(u16::MAX)) as u16;
                 if connection.lower_path_mtu(mtu) {
                     cx.counters.tcp_path_mtu_lowered += 1;
-                    learnt = Some(mtu);
+                    new_mtu = Some(mtu);
                 }
                 None
             }
-            Kind::PortUnreachable => Some(SocketError::Refused),
-            Kind::HostUnreachable => Some(SocketError::HostUnreachable),
-            Kind::NetworkUnreachable => Some(SocketError::NetworkUnreachable),
-            Kind::Other => None,
+            ErrorKind::PortUnreachable => Some(SocketError::Refused),
+            ErrorKind::HostUnreachable => Some(SocketError::HostUnreachable),
+            ErrorKind::NetworkUnreachable => Some(SocketError::NetworkUnreachable),
+            ErrorKind::Other => None,
         };
-        if let (Some(error), State::SynSent) = (error, connection.state) {
+        if let (Some(failure), State::SynSent) = (failure, connection.state) {
             cx.counters.tcp_attempt_failures += 1;
-            connection.fail(error);
+            connection.fail(failure);
         }
-        if let Some(mtu) = learnt {
-            self.paths.learn(now, notice.flow.remote, mtu);
+        if let Some(mtu) = new_mtu {
+            self.paths.learn(now, error.flow.remote, mtu);
         }
-        self.settle(now, id);
+        self.sync_socket(now, id);
         true
     }
 
-    fn notice_datagram(&mut self, notice: &Notice) -> bool {
-        let Some(id) = self.find_datagrams(&notice.flow) else { return false };
+    fn icmp_error_for_datagrams(&mut self, error: &IcmpError) -> bool {
+        let Some(id) = self.datagrams.find(&error.flow) else { return false };
         let Some(entry) = self.sockets.get_mut(id) else { return false };
         let Socket::Datagram(socket) = &mut entry.socket else { return false };
-        // Only a connected socket knows whom it may hear errors about.
-        if socket.peer != Some(notice.flow.remote()) {
+        // Only a connected socket receives errors.
+        if socket.peer != Some(error.flow.remote()) {
             return false;
         }
-        match notice.kind {
-            Kind::PortUnreachable => socket.fail(SocketError::Refused),
-            Kind::HostUnreachable => socket.fail(SocketError::HostUnreachable),
-            Kind::NetworkUnreachable => socket.fail(SocketError::NetworkUnreachable),
-            Kind::TooBig(_) => socket.fail(SocketError::MessageTooLong),
-            Kind::Other => {}
+        match error.kind {
+            ErrorKind::PortUnreachable => socket.fail(SocketError::Refused),
+            ErrorKind::HostUnreachable => socket.fail(SocketError::HostUnreachable),
+            ErrorKind::NetworkUnreachable => socket.fail(SocketError::NetworkUnreachable),
+            ErrorKind::TooBig(_) => socket.fail(SocketError::MessageTooLong),
+            ErrorKind::Other => {}
         }
-        self.announce(id);
+        self.enqueue(id);
         true
     }
 
@@ -323,7 +332,7 @@ impl Stack {
         let repr = ArpPacket::new_checked(bytes).and_then(|packet| ArpRepr::parse(&packet));
         let Ok(ArpRepr::EthernetIpv4 {
             operation,
-            source_hardware_addr: station,
+            source_hardware_addr: mac,
             source_protocol_addr: asker,
             target_protocol_addr: target,
             ..
@@ -332,34 +341,35 @@ impl Stack {
             self.counters.neighbor_in_errors += 1;
             return;
         };
-        // An asker without an address only asks whether ours is taken (RFC 5227).
+        // A sender without an address probes whether the target address is in use (RFC 5227).
         let probe = asker.is_unspecified();
-        if !station.is_unicast() || asker.is_multicast() || asker.is_broadcast() || self.config().is_own(asker.into()) {
+        if !mac.is_unicast() || asker.is_multicast() || asker.is_broadcast() || self.config().is_local(asker.into()) {
             self.counters.neighbor_in_errors += 1;
             return;
         }
         if !self.answers() {
             return;
         }
-        let for_us = self.config().is_own(target.into());
+        let for_us = self.config().is_local(target.into());
         if !probe {
             let create = for_us && operation == ArpOperation::Request;
-            self.link.learn(now, asker.into(), station.0, create, &mut self.counters);
+            self.link.learn(now, asker.into(), mac.0, create, &mut self.counters);
         }
         if for_us && operation == ArpOperation::Request {
             let answer = self.link.arp(&ArpRepr::EthernetIpv4 {
                 operation: ArpOperation::Reply,
-                source_hardware_addr: smoltcp::wire::EthernetAddress(self.config().settings().station),
+                source_hardware_addr: smoltcp::wire::EthernetAddress(self.config().settings().mac),
                 source_protocol_addr: target,
-                target_hardware_addr: station,
+                target_hardware_addr: mac,
                 target_protocol_addr: if probe { Ipv4Addr::UNSPECIFIED } else { asker },
             });
             self.link.queue(answer, &mut self.counters);
         }
     }
 
-    /// Neighbour discovery (RFC 4861, 7.2). The hop limit shows that the packet crossed no router.
-    fn receive_neighbor(&mut self, now: Instant, packet: &Packet<'_>, station: Station) {
+    /// Handles neighbour discovery (RFC 4861, section 7.2). A hop limit of 255 proves that the packet crossed no
+    /// router.
+    fn receive_neighbor(&mut self, now: Instant, packet: &Packet<'_>, mac: MacAddr) {
         let (IpAddr::V6(source), IpAddr::V6(destination)) = (packet.source, packet.destination) else { return };
         let checksums = smoltcp::phy::ChecksumCapabilities::ignored();
         let parsed = Icmpv6Packet::new_checked(packet.payload)
@@ -377,10 +387,10 @@ impl Stack {
         }
         match repr {
             NdiscRepr::NeighborSolicit { target_addr, lladdr } => {
-                if !self.config().is_own(target_addr.into()) {
+                if !self.config().is_local(target_addr.into()) {
                     return;
                 }
-                let asker = lladdr.and_then(|address| Station::try_from(address.as_bytes()).ok()).unwrap_or(station);
+                let asker = lladdr.and_then(|address| MacAddr::try_from(address.as_bytes()).ok()).unwrap_or(mac);
                 if !source.is_unspecified() {
                     self.link.learn(now, source.into(), asker, true, &mut self.counters);
                 }
@@ -388,12 +398,12 @@ impl Stack {
                 self.link.queue(answer, &mut self.counters);
             }
             NdiscRepr::NeighborAdvert { target_addr, lladdr, .. } => {
-                let told = lladdr.and_then(|address| Station::try_from(address.as_bytes()).ok()).unwrap_or(station);
-                if target_addr.is_multicast() || self.config().is_own(target_addr.into()) || told[0] & 1 != 0 {
+                let mac = lladdr.and_then(|address| MacAddr::try_from(address.as_bytes()).ok()).unwrap_or(mac);
+                if target_addr.is_multicast() || self.config().is_local(target_addr.into()) || mac[0] & 1 != 0 {
                     self.counters.neighbor_in_errors += 1;
                     return;
                 }
-                self.link.learn(now, target_addr.into(), told, false, &mut self.counters);
+                self.link.learn(now, target_addr.into(), mac, false, &mut self.counters);
             }
             _ => {}
         }

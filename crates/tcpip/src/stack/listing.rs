@@ -1,30 +1,30 @@
-//! Which sockets there are, for whoever asks what a host does.
+//! Descriptions of sockets, for status reports.
 
 use core::{fmt, net::SocketAddr};
 
-use super::{Socket, Stack};
+use super::Socket;
 use crate::tcp::connection::{Connection, Owner, State};
 
-/// A socket, looked at.
+/// Description of one socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketInfo {
-    /// TCP or UDP.
+    /// Transport protocol.
     pub transport: Transport,
-    /// Its own end.
+    /// Local address.
     pub local: SocketAddr,
-    /// The other end, if it has one.
+    /// Peer's address, if there is one.
     pub remote: Option<SocketAddr>,
-    /// Its state.
+    /// State.
     pub state: SocketState,
-    /// Bytes that the application has not read; of a listener, connections that it has not accepted.
+    /// Bytes that the application has not read. For a listener: connections that were not accepted.
     pub unread: usize,
-    /// Bytes that the other end has not acknowledged, or that have not left; of a listener, the longest queue it may have.
+    /// Bytes that are not acknowledged (TCP) or not sent (UDP). For a listener: its backlog.
     pub unsent: usize,
-    /// Who has it.
+    /// Current owner.
     pub holder: Holder,
 }
 
-/// What carries a socket's data.
+/// Transport protocol of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Transport {
@@ -32,7 +32,7 @@ pub enum Transport {
     Udp,
 }
 
-/// The states of RFC 9293, 3.3.2, but for those without a socket; and a UDP socket's.
+/// States of RFC 9293, section 3.3.2, except TIME-WAIT, which has no socket; and the states of a UDP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the RFC's")]
 #[non_exhaustive]
@@ -47,51 +47,46 @@ pub enum SocketState {
     Closing,
     LastAck,
     Closed,
-    /// A UDP socket that hears anybody.
+    /// UDP socket without a peer.
     Unconnected,
-    /// A UDP socket that hears one peer.
+    /// UDP socket with a peer.
     Connected,
 }
 
-/// Who has a socket.
+/// Owner of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// The application.
     Application,
-    /// A listener: it is half open, or nobody has accepted it.
+    /// A listener: the connection is half open, or was not accepted yet.
     Listener,
-    /// Nobody: the application closed it, and it finishes alone.
-    Nobody,
+    /// None: the application closed the connection, which finishes by itself.
+    Orphan,
 }
 
-impl Stack {
-    /// The sockets, the oldest first as long as none was closed; connections in TIME-WAIT are none any more.
-    pub fn sockets(&self) -> impl ExactSizeIterator<Item = SocketInfo> + '_ {
-        self.sockets.values().map(|entry| info(&entry.socket))
-    }
-}
-
-fn info(socket: &Socket) -> SocketInfo {
-    match socket {
-        Socket::Listener(listener) => SocketInfo {
-            transport: Transport::Tcp,
-            local: listener.local,
-            remote: None,
-            state: SocketState::Listen,
-            unread: listener.queue.len(),
-            unsent: listener.backlog,
-            holder: Holder::Application,
-        },
-        Socket::Stream(connection) => stream(connection),
-        Socket::Datagram(socket) => SocketInfo {
-            transport: Transport::Udp,
-            local: socket.local,
-            remote: socket.peer,
-            state: if socket.peer.is_some() { SocketState::Connected } else { SocketState::Unconnected },
-            unread: socket.unread(),
-            unsent: socket.unsent(),
-            holder: Holder::Application,
-        },
+impl From<&Socket> for SocketInfo {
+    fn from(socket: &Socket) -> Self {
+        match socket {
+            Socket::Listener(listener) => Self {
+                transport: Transport::Tcp,
+                local: listener.local,
+                remote: None,
+                state: SocketState::Listen,
+                unread: listener.queue.len(),
+                unsent: listener.backlog,
+                holder: Holder::Application,
+            },
+            Socket::Stream(connection) => stream(connection),
+            Socket::Datagram(socket) => Self {
+                transport: Transport::Udp,
+                local: socket.local,
+                remote: socket.peer,
+                state: if socket.peer.is_some() { SocketState::Connected } else { SocketState::Unconnected },
+                unread: socket.unread(),
+                unsent: socket.unsent(),
+                holder: Holder::Application,
+            },
+        }
     }
 }
 
@@ -112,12 +107,12 @@ fn stream(connection: &Connection) -> SocketInfo {
         local: connection.flow.local(),
         remote: Some(connection.flow.remote()),
         state,
-        unread: connection.inbox.readable(),
-        unsent: connection.outbox.len(),
+        unread: connection.receive_buffer.readable(),
+        unsent: connection.send_buffer.len(),
         holder: match connection.owner {
             Owner::HalfOpen(_) | Owner::Queued(_) => Holder::Listener,
             Owner::Application => Holder::Application,
-            Owner::Nobody => Holder::Nobody,
+            Owner::Orphan => Holder::Orphan,
         },
     }
 }
@@ -132,7 +127,7 @@ impl fmt::Display for Transport {
 }
 
 impl fmt::Display for SocketState {
-    /// As the RFC writes them, in lower case.
+    /// Writes the name of the RFC in lower case.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Listen => "listen",
@@ -156,7 +151,7 @@ impl fmt::Display for Holder {
         f.pad(match self {
             Self::Application => "application",
             Self::Listener => "listener",
-            Self::Nobody => "nobody",
+            Self::Orphan => "nobody",
         })
     }
 }

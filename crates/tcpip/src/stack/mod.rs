@@ -1,11 +1,12 @@
-//! One shard's TCP/IP: frames and time in, frames, deadlines and events out.
+//! TCP/IP of one shard: frames and time in, frames, deadlines and events out.
 //!
-//! [`Stack`] joins the policies of the other modules: it finds whom a packet is for, hands it over, and afterwards
-//! *settles* the socket: is its timer right, has it something to send, is there news for the application, is it over?
-//! Everything that touches a connection ends in `settle`, so there is one place where these can be wrong.
+//! [`Stack`] finds the socket of each packet and passes the packet to it. Each call that changes a connection ends
+//! with `sync_socket`, which updates the connection's timer, the queues of sockets with output and with events, and
+//! the tables.
 
 mod audit;
 mod datagrams;
+mod ephemeral;
 mod input;
 mod link;
 mod listing;
@@ -16,40 +17,40 @@ mod sockets;
 mod streams;
 
 use core::net::SocketAddr;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-use foldhash::quality::FixedState;
 use slotmap::SlotMap;
 
 pub use datagrams::Message;
 pub use listing::{Holder, SocketInfo, SocketState, Transport};
-pub use opening::Local;
+pub use opening::LocalEndpoint;
 pub use output::{FrameSink, Frames};
 pub use sockets::Shutdown;
 
-use self::link::Link;
+use self::{ephemeral::EphemeralPorts, link::Link};
 use crate::{
     config::Config,
     counters::Counters,
+    demux::{DatagramTable, FlowTable, PortTable, Target},
     event::{Event, Readiness, SocketId},
-    flow::{Flow, FlowTable, PortTable, Secret, Target},
-    limiter::Limiter,
+    flow::{Flow, Secret},
+    limiter::RateLimiter,
     listener::Listener,
-    neighbor::Neighbors,
-    packet::Station,
-    paths::Paths,
+    neighbor::NeighborCache,
+    packet::MacAddr,
+    path_mtu::PathMtuCache,
     tcp::{
         connection::{Connection, Context, Owner, State},
         cookies::Cookies,
-        isn::Numbers,
-        time_wait::TimeWaits,
+        isn::IsnGenerator,
+        time_wait::TimeWaitTable,
     },
     time::{Instant, earliest, nanos},
     udp::UdpSocket,
     wheel::{Step, Wheel},
 };
 
-/// Steps of time one call of `handle_timeout` takes at most: what remains is due at once.
+/// Maximum number of steps of one call of `handle_timeout`; the rest stays due.
 const TIMEOUT_BUDGET: usize = 1024;
 
 #[derive(Debug)]
@@ -62,97 +63,99 @@ enum Socket {
 #[derive(Debug)]
 struct Entry {
     socket: Socket,
-    /// Whether it is in the queue of sockets with news, and in that of sockets with something to send.
-    has_event: bool,
-    is_sending: bool,
+    /// Whether it is in the queue of sockets with events, and in that of sockets with output.
+    in_event_queue: bool,
+    in_send_queue: bool,
 }
 
-/// The protocol state of one shard. See the [crate's documentation](crate) for the order of calls.
+/// Protocol state of one shard. The [crate's documentation](crate) describes the order of calls.
 #[derive(Debug)]
 pub struct Stack {
     link: Link,
     sockets: SlotMap<SocketId, Entry>,
     flows: FlowTable,
-    paths: Paths,
+    paths: PathMtuCache,
     listening: PortTable,
-    bound: PortTable,
-    /// UDP sockets that hear one peer only.
-    connected: HashMap<Flow, SocketId, FixedState>,
+    datagrams: DatagramTable,
     wheel: Wheel<SocketId>,
-    time_waits: TimeWaits,
-    sending: VecDeque<SocketId>,
-    events: VecDeque<SocketId>,
+    time_waits: TimeWaitTable,
+    send_queue: VecDeque<SocketId>,
+    event_queue: VecDeque<SocketId>,
     orphans: usize,
-    numbers: Numbers,
+    numbers: IsnGenerator,
     cookies: Cookies,
-    ports: Secret,
-    port_counter: u32,
-    replies: Limiter,
-    challenges: Limiter,
+    ephemeral: EphemeralPorts,
+    replies: RateLimiter,
+    challenges: RateLimiter,
     counters: Counters,
 }
 
 impl Stack {
-    /// A shard without sockets. `seed` is the source of every secret (sequence numbers, cookies, ports, hashes): it must
-    /// be random, and the same one repeats a run exactly.
+    /// Creates a stack without sockets. Every secret (sequence numbers, cookies, ports, hashes) derives from `seed`,
+    /// which must be random. The same seed repeats a run exactly.
     #[must_use]
     pub fn new(config: Config, seed: u64) -> Self {
         let settings = config.settings();
-        let neighbors = Neighbors::new(settings.neighbors, Secret::derive(seed, 4).hash(0));
+        let neighbors = NeighborCache::new(settings.neighbors, Secret::derive(seed, 4).hash(0));
         Self {
             sockets: SlotMap::with_key(),
             flows: FlowTable::new(Secret::derive(seed, 5).hash(0)),
-            paths: Paths::new(Secret::derive(seed, 7).hash(0)),
+            paths: PathMtuCache::new(Secret::derive(seed, 7).hash(0)),
             listening: PortTable::default(),
-            bound: PortTable::default(),
-            connected: HashMap::with_hasher(FixedState::with_seed(Secret::derive(seed, 8).hash(0))),
+            datagrams: DatagramTable::new(Secret::derive(seed, 8).hash(0)),
             wheel: Wheel::new(),
-            time_waits: TimeWaits::new(nanos(settings.time_wait), settings.time_waits),
-            sending: VecDeque::new(),
-            events: VecDeque::new(),
+            time_waits: TimeWaitTable::new(nanos(settings.time_wait), settings.time_waits),
+            send_queue: VecDeque::new(),
+            event_queue: VecDeque::new(),
             orphans: 0,
-            numbers: Numbers::new(seed),
+            numbers: IsnGenerator::new(seed),
             cookies: Cookies::new(seed),
-            ports: Secret::derive(seed, 6),
-            port_counter: 0,
-            replies: Limiter::new(settings.icmp_rate),
-            challenges: Limiter::new(settings.challenge_rate),
+            ephemeral: EphemeralPorts::new(Secret::derive(seed, 6), settings.ephemeral_from),
+            replies: RateLimiter::new(settings.icmp_rate),
+            challenges: RateLimiter::new(settings.challenge_rate),
             counters: Counters::default(),
             link: Link::new(config, neighbors),
         }
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.link.config
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Sockets that exist, those included that nobody holds any more but that still finish.
+    /// Returns the number of sockets, including orphaned connections, which the application closed and which still
+    /// finish.
     #[must_use]
     pub fn socket_count(&self) -> usize {
         self.sockets.len()
     }
 
-    /// Connections in TIME-WAIT.
+    /// Returns descriptions of all sockets, in the order of their creation as long as none was closed. Connections in
+    /// TIME-WAIT have no socket.
+    pub fn sockets(&self) -> impl ExactSizeIterator<Item = SocketInfo> + '_ {
+        self.sockets.values().map(|entry| SocketInfo::from(&entry.socket))
+    }
+
+    /// Returns the number of connections in TIME-WAIT.
     #[must_use]
     pub fn time_wait_count(&self) -> usize {
         self.time_waits.len()
     }
 
-    /// Flows that are known: connections and those in TIME-WAIT.
+    /// Returns the number of flows: connections and entries in TIME-WAIT.
     #[must_use]
     pub fn flow_count(&self) -> usize {
         self.flows.len()
     }
 
-    /// Whether a connection from `local` to `remote` is known, be it in TIME-WAIT.
+    /// Returns whether there is a connection from `local` to `remote`, including in TIME-WAIT.
     #[must_use]
     pub fn has_flow(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         let (address, peer) = (local.ip(), remote.ip());
@@ -160,25 +163,26 @@ impl Stack {
         self.flows.find(&flow).is_some()
     }
 
-    /// Whether any connection with this local port is known, be it in TIME-WAIT. Looks at all of them.
+    /// Returns whether there is a connection with this local port, including in TIME-WAIT. Visits all of them.
     #[must_use]
     pub fn has_flow_at(&self, port: u16) -> bool {
         self.flows.local_ports().any(|own| own == port)
     }
 
-    /// Sockets in the timer wheel: with a timer running, or with one that was stopped and did not come to its time yet.
+    /// Returns the number of sockets in the timer wheel: those with a deadline, and those whose cancelled deadline
+    /// has not been reached.
     #[must_use]
     pub fn timer_count(&self) -> usize {
         self.wheel.len()
     }
 
-    /// Neighbours in the cache.
+    /// Returns the number of entries in the neighbour cache.
     #[must_use]
     pub fn neighbor_count(&self) -> usize {
         self.link.neighbors.len()
     }
 
-    /// Bytes that socket `id` takes, its buffers included; `None` if it is gone.
+    /// Returns the memory of socket `id` with its buffers in bytes, or `None` if the id is stale.
     #[must_use]
     pub fn memory(&self, id: SocketId) -> Option<usize> {
         let held = match &self.sockets.get(id)?.socket {
@@ -189,41 +193,42 @@ impl Stack {
         Some(size_of::<Entry>() + held)
     }
 
-    /// Tells that `station` has `address`, for good.
-    pub fn insert_neighbor(&mut self, now: Instant, address: core::net::IpAddr, station: Station) {
-        self.link.set(now, address, station, &mut self.counters);
+    /// Adds a permanent entry to the neighbour cache.
+    pub fn insert_neighbor(&mut self, now: Instant, address: core::net::IpAddr, mac: MacAddr) {
+        self.link.insert_permanent(now, address, mac, &mut self.counters);
     }
 
-    /// Forgets the station of `address`.
+    /// Removes the entry of `address` from the neighbour cache.
     pub fn remove_neighbor(&mut self, address: core::net::IpAddr) {
         self.link.neighbors.forget(address, &mut self.counters);
     }
 
-    /// Answers [`Stack::poll_neighbor_request`]: `station` has `address`. Believed for 30 seconds; the first packet after
-    /// that asks again, and meanwhile goes to the old station. Nobody who was not asked for is remembered.
-    pub fn answer_neighbor(&mut self, now: Instant, address: core::net::IpAddr, station: Station) {
-        self.link.learn(now, address, station, false, &mut self.counters);
+    /// Answers [`Stack::poll_neighbor_request`]. The answer is valid for 30 seconds; the first packet after that
+    /// requests the address again and uses the old one meanwhile. An answer that was not requested is ignored.
+    pub fn answer_neighbor(&mut self, now: Instant, address: core::net::IpAddr, mac: MacAddr) {
+        self.link.learn(now, address, mac, false, &mut self.counters);
     }
 
-    /// Tells that `address` does not answer: it is forgotten, and connections that are being made to it fail.
+    /// Reports that `address` does not answer. Its entry is removed, and connection attempts through it fail.
     pub fn fail_neighbor(&mut self, now: Instant, address: core::net::IpAddr) {
         for frame in self.link.neighbors.fail(address, &mut self.counters) {
-            self.notice_undeliverable(now, &frame);
+            self.report_unreachable(now, &frame);
         }
     }
 
-    /// With [`crate::Resolution::External`]: the next address whose station is wanted. Asked for again every second, three
-    /// times, until [`Stack::answer_neighbor`] or [`Stack::insert_neighbor`] tells.
+    /// Returns the next address that the caller must resolve, with [`crate::Resolution::External`]. A request is
+    /// repeated every second, up to three times, until [`Stack::answer_neighbor`] or [`Stack::insert_neighbor`] is
+    /// called.
     pub fn poll_neighbor_request(&mut self) -> Option<core::net::IpAddr> {
         self.link.neighbors.next_request()
     }
 
-    /// The next piece of news. Events of one socket that were not taken yet are one.
+    /// Returns the next event. Edges of one socket since its last event are merged.
     pub fn poll_event(&mut self) -> Option<Event> {
         loop {
-            let id = self.events.pop_front()?;
+            let id = self.event_queue.pop_front()?;
             let Some(entry) = self.sockets.get_mut(id) else { continue };
-            entry.has_event = false;
+            entry.in_event_queue = false;
             let edges = core::mem::take(entry.socket.edges());
             if !edges.is_empty() {
                 return Some(Event { socket: id, edges });
@@ -231,15 +236,16 @@ impl Stack {
         }
     }
 
-    /// When [`Stack::handle_timeout`] must be called next, if nothing else happens before. May be earlier than there is
-    /// anything to do. `None`: never.
+    /// Returns when [`Stack::handle_timeout`] must be called next, or `None` for never. The call may find nothing
+    /// due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let own = earliest(self.wheel.next_wake(), self.time_waits.deadline());
         earliest(own, self.link.neighbors.next_wake())
     }
 
-    /// Lets time pass. Harmless too early; bounded: what it does not get to is due at once by [`Stack::poll_timeout`].
+    /// Advances time. An early call is harmless. The work is bounded: what remains is due at once in
+    /// [`Stack::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) {
         for _ in 0..TIMEOUT_BUDGET {
             if !self.step_timeout(now) {
@@ -248,7 +254,7 @@ impl Stack {
         }
     }
 
-    /// One step; false when nothing is due.
+    /// Processes one due timer. Returns false if none is due.
     fn step_timeout(&mut self, now: Instant) -> bool {
         match self.wheel.pop(now) {
             Step::Expired(id) => {
@@ -264,9 +270,9 @@ impl Stack {
             }
             return true;
         }
-        let Some(given_up) = self.link.neighbors.handle_timeout(now, &mut self.counters) else { return false };
-        for frame in given_up {
-            self.notice_undeliverable(now, &frame);
+        let Some(unresolved) = self.link.neighbors.handle_timeout(now, &mut self.counters) else { return false };
+        for frame in unresolved {
+            self.report_unreachable(now, &frame);
         }
         true
     }
@@ -276,10 +282,10 @@ impl Stack {
         if connection.handle_timeout(&mut cx) {
             self.abort_connection(now, id);
         }
-        self.settle(now, id);
+        self.sync_socket(now, id);
     }
 
-    /// A connection, and what its methods need beside it.
+    /// Returns a connection, and the context of its methods.
     fn connection_mut(&mut self, now: Instant, id: SocketId) -> Option<(&mut Connection, Context<'_>)> {
         let Socket::Stream(connection) = &mut self.sockets.get_mut(id)?.socket else { return None };
         let cx = Context {
@@ -291,13 +297,13 @@ impl Stack {
         Some((connection, cx))
     }
 
-    /// Puts everything right after a socket was touched.
-    fn settle(&mut self, now: Instant, id: SocketId) {
+    /// Brings the timer, the queues and the tables in line with the state of a socket that may have changed.
+    fn sync_socket(&mut self, now: Instant, id: SocketId) {
         let Some(entry) = self.sockets.get_mut(id) else { return };
         if let Socket::Stream(connection) = &mut entry.socket {
             match connection.state {
-                State::TimeWait => return self.remember(now, id),
-                State::Closed => return self.retire(id),
+                State::TimeWait => return self.enter_time_wait(now, id),
+                State::Closed => return self.remove_closed(id),
                 _ => {}
             }
             self.wheel.set(id, connection.deadline());
@@ -308,19 +314,19 @@ impl Stack {
                 self.enqueue_accepted(listener, id);
             }
         }
-        self.announce(id);
+        self.enqueue(id);
     }
 
-    /// Queues a socket that has something to send, or news.
-    fn announce(&mut self, id: SocketId) {
+    /// Queues a socket that has output or pending edges.
+    fn enqueue(&mut self, id: SocketId) {
         let Some(entry) = self.sockets.get_mut(id) else { return };
-        if !entry.is_sending && entry.socket.wants_to_send() {
-            entry.is_sending = true;
-            self.sending.push_back(id);
+        if !entry.in_send_queue && entry.socket.has_output() {
+            entry.in_send_queue = true;
+            self.send_queue.push_back(id);
         }
-        if !entry.has_event && entry.socket.is_held() && !entry.socket.edges().is_empty() {
-            entry.has_event = true;
-            self.events.push_back(id);
+        if !entry.in_event_queue && entry.socket.is_held() && !entry.socket.edges().is_empty() {
+            entry.in_event_queue = true;
+            self.event_queue.push_back(id);
         }
     }
 
@@ -330,16 +336,16 @@ impl Stack {
             listening.half_open -= 1;
             listening.queue.push_back(id);
             listening.edges |= Readiness::READABLE;
-            self.announce(listener);
+            self.enqueue(listener);
         }
     }
 
-    /// A connection entered TIME-WAIT: the table takes it over, and acknowledges what is owed.
-    fn remember(&mut self, now: Instant, id: SocketId) {
+    /// Moves a connection to the TIME-WAIT table, and sends its pending acknowledgement.
+    fn enter_time_wait(&mut self, now: Instant, id: SocketId) {
         let Some(Entry { socket: Socket::Stream(connection), .. }) = self.sockets.get_mut(id) else { return };
         self.counters.tcp_time_waits += 1;
         let flow = connection.flow;
-        let owes = connection.ack.is_owed();
+        let ack_pending = connection.ack.is_pending();
         let (entry, header, evicted) = self.time_waits.insert(now, connection);
         connection.state = State::Closed;
         connection.edges |= Readiness::HANG_UP;
@@ -347,24 +353,24 @@ impl Stack {
             self.counters.tcp_time_wait_overflows += 1;
             self.flows.remove(&evicted.flow, Target::TimeWait(evicted_id));
         }
-        if owes {
+        if ack_pending {
             self.send_header(now, &flow, &header);
         }
-        self.retire(id);
+        self.remove_closed(id);
         self.flows.insert(flow, Target::TimeWait(entry));
     }
 
-    /// A connection is over: its flow is free, and it is gone unless somebody still holds it.
-    fn retire(&mut self, id: SocketId) {
+    /// Removes the flow of a closed connection, and its socket unless the application still owns it.
+    fn remove_closed(&mut self, id: SocketId) {
         let Some(Entry { socket: Socket::Stream(connection), .. }) = self.sockets.get_mut(id) else { return };
         self.flows.remove(&connection.flow, Target::Connection(id));
         self.wheel.remove(id);
         match connection.owner {
             Owner::Application | Owner::Queued(_) => {
-                self.announce(id);
+                self.enqueue(id);
                 return;
             }
-            Owner::Nobody => self.orphans -= 1,
+            Owner::Orphan => self.orphans -= 1,
             Owner::HalfOpen(listener) => {
                 if let Some(Entry { socket: Socket::Listener(listener), .. }) = self.sockets.get_mut(listener) {
                     listener.half_open -= 1;
@@ -374,7 +380,7 @@ impl Stack {
         self.sockets.remove(id);
     }
 
-    /// Ends a connection with a reset.
+    /// Closes a connection with a reset.
     fn abort_connection(&mut self, now: Instant, id: SocketId) {
         let Some((connection, cx)) = self.connection_mut(now, id) else { return };
         if connection.is_closed() {
@@ -398,15 +404,15 @@ impl Socket {
         }
     }
 
-    fn wants_to_send(&self) -> bool {
+    fn has_output(&self) -> bool {
         match self {
             Self::Listener(_) => false,
-            Self::Stream(connection) => connection.wants_to_send(),
-            Self::Datagram(socket) => socket.wants_to_send(),
+            Self::Stream(connection) => connection.has_output(),
+            Self::Datagram(socket) => socket.has_output(),
         }
     }
 
-    /// Whether an application has it, and so wants to know of news.
+    /// Returns whether the application owns the socket and receives its events.
     fn is_held(&self) -> bool {
         match self {
             Self::Stream(connection) => connection.owner == Owner::Application,

@@ -1,38 +1,39 @@
-//! How TCP sockets come about: listening, accepting, connecting.
+//! Opening of TCP sockets: listen, accept and connect.
 
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Entry, Socket, Stack};
 use crate::{
-    config::EPHEMERAL_LAST,
+    demux::Target,
     error::{IoError, OpenError},
     event::SocketId,
-    flow::{Flow, Target},
+    flow::Flow,
     listener::Listener,
     tcp::{
         connection::{Connection, Owner},
-        handshake::Start,
+        handshake::InitialParameters,
         seq::Seq,
     },
     time::Instant,
 };
 
-/// The local end of a connection to be made; what is `None` is chosen.
+/// Local endpoint of a connection to be opened; the stack chooses what is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Local {
+pub struct LocalEndpoint {
     /// One of the host's addresses.
     pub address: Option<IpAddr>,
-    /// The port.
+    /// Local port.
     pub port: Option<u16>,
 }
 
 impl Stack {
-    /// Listens at `at`; port 0 is not chosen for you. `[::]` takes IPv4 too, unless another socket listens on `0.0.0.0`.
-    /// At most `backlog` connections wait to be accepted, and as many are half open before SYNs are answered with cookies.
+    /// Listens on `at`, whose port must not be 0. `[::]` also receives IPv4 unless another socket listens on
+    /// `0.0.0.0`. The accept queue holds at most `backlog` connections; beyond `backlog` half-open connections, SYNs
+    /// are answered with cookies.
     ///
     /// # Errors
     ///
-    /// An address that is taken or not the host's, or too many sockets.
+    /// The address is in use or is not the host's, or there are too many sockets.
     pub fn listen(&mut self, at: SocketAddr, backlog: usize) -> Result<SocketId, OpenError> {
         self.check_room()?;
         self.check_local(at.ip())?;
@@ -44,11 +45,11 @@ impl Stack {
         Ok(id)
     }
 
-    /// Takes the first connection that waits at `listener`.
+    /// Accepts the first connection in the queue of `listener`.
     ///
     /// # Errors
     ///
-    /// [`IoError::WouldBlock`] if none does.
+    /// [`IoError::WouldBlock`] if the queue is empty.
     pub fn accept(&mut self, listener: SocketId) -> Result<SocketId, IoError> {
         let entry = self.sockets.get_mut(listener).ok_or(IoError::NoSuchSocket)?;
         let Socket::Listener(listening) = &mut entry.socket else { return Err(IoError::WrongKind) };
@@ -56,29 +57,29 @@ impl Stack {
         if let Some(Entry { socket: Socket::Stream(connection), .. }) = self.sockets.get_mut(id) {
             connection.owner = Owner::Application;
         }
-        self.announce(id);
+        self.enqueue(id);
         Ok(id)
     }
 
-    /// Begins a connection to `remote`, which is established, or failed, when the socket becomes writable.
+    /// Starts to connect to `remote`. The socket becomes writable when the connection is established or has failed.
     ///
     /// # Errors
     ///
-    /// What is known to be impossible at once.
+    /// The destination is invalid or unreachable, no port is free, or there are too many sockets.
     pub fn connect(&mut self, now: Instant, remote: SocketAddr) -> Result<SocketId, OpenError> {
-        self.connect_from(now, Local::default(), remote, |_| true)
+        self.connect_from(now, LocalEndpoint::default(), remote, |_| true)
     }
 
-    /// As [`Stack::connect`], from `local`, with a port that `accepts` likes if it is chosen: a NIC with several queues
-    /// must bring the answers to this shard.
+    /// Like [`Stack::connect`], from `local`. An ephemeral port is chosen among those for which `accepts` returns
+    /// true, so that a NIC with several queues delivers the answers to this shard.
     ///
     /// # Errors
     ///
-    /// What is known to be impossible at once.
+    /// As [`Stack::connect`]; the local address is in use or is not the host's.
     pub fn connect_from(
         &mut self,
         now: Instant,
-        local: Local,
+        local: LocalEndpoint,
         remote: SocketAddr,
         accepts: impl FnMut(u16) -> bool,
     ) -> Result<SocketId, OpenError> {
@@ -89,13 +90,13 @@ impl Stack {
             || ip.is_unspecified()
             || ip.is_multicast()
             || config.is_broadcast(ip)
-            || config.is_own(ip)
+            || config.is_local(ip)
         {
             return Err(OpenError::BadDestination(remote));
         }
         config.next_hop(ip).ok_or(OpenError::NoRoute(ip))?;
         let address = match local.address {
-            Some(address) if config.is_own(address) && address.is_ipv4() == ip.is_ipv4() => address,
+            Some(address) if config.is_local(address) && address.is_ipv4() == ip.is_ipv4() => address,
             Some(address) => return Err(OpenError::AddressNotAvailable(address)),
             None => config.source_for(ip).ok_or(OpenError::NoRoute(ip))?,
         };
@@ -112,8 +113,9 @@ impl Stack {
     }
 
     fn open(&mut self, now: Instant, flow: Flow, from: Option<Seq>) -> SocketId {
-        let start = self.start(now, &flow);
-        let start = Start { initial: from.map_or(start.initial, |from| start.initial.later(from)), ..start };
+        let start = self.initial_parameters(now, &flow);
+        let start =
+            InitialParameters { initial: from.map_or(start.initial, |from| start.initial.later(from)), ..start };
         if let Some(Target::TimeWait(id)) = self.flows.find(&flow) {
             self.time_waits.remove(id);
         }
@@ -121,12 +123,13 @@ impl Stack {
         let connection = Connection::active(self.config().settings(), flow, start);
         let id = self.insert(Socket::Stream(Box::new(connection)));
         self.flows.insert(flow, Target::Connection(id));
-        self.settle(now, id);
+        self.sync_socket(now, id);
         id
     }
 
-    /// Whether `flow` is free, and from which number on if it was used before.
-    #[expect(clippy::option_option, reason = "taken; free; free from a number on")]
+    /// Returns whether `flow` is free: `None` if it is in use, `Some(None)` if it is free, and `Some(Some(seq))` if
+    /// it is in TIME-WAIT and may be reused with sequence numbers from `seq` on.
+    #[expect(clippy::option_option, reason = "in use, free, or free from a sequence number on")]
     fn claim(&self, now: Instant, flow: &Flow) -> Option<Option<Seq>> {
         match self.flows.find(flow) {
             None => Some(None),
@@ -135,24 +138,20 @@ impl Stack {
         }
     }
 
-    /// RFC 6056, algorithm 3: a start that is a keyed hash of the flow, and a counter.
+    /// Chooses a free ephemeral port for which `accepts` returns true.
     fn choose_port(
         &mut self,
         now: Instant,
         flow: Flow,
         mut accepts: impl FnMut(u16) -> bool,
     ) -> Option<(Flow, Option<Seq>)> {
-        let first = self.config().settings().ephemeral_from;
-        let count = u32::from(EPHEMERAL_LAST - first) + 1;
-        let start = (self.ports.hash(flow) as u32).wrapping_add(self.port_counter);
-        for step in 0..count {
-            let port = first + (start.wrapping_add(step) % count) as u16;
+        for (step, port) in self.ephemeral.candidates(flow).enumerate() {
             let flow = Flow { local_port: port, ..flow };
             if !accepts(port) {
                 continue;
             }
             if let Some(from) = self.claim(now, &flow) {
-                self.port_counter = self.port_counter.wrapping_add(step + 1);
+                self.ephemeral.advance(step as u32 + 1);
                 return Some((flow, from));
             }
         }

@@ -1,19 +1,19 @@
-//! Frames out: complete ones first, then sockets in turn.
+//! Output of frames: control frames first, then sockets in round-robin order.
 //!
-//! Sockets with something to send stand in a queue; each sends a few segments and goes to the back, so that one with a
-//! large window does not keep the others waiting. A socket leaves the queue when it has nothing to send *now*, and every
-//! event that may change that puts it back.
+//! Sockets with output are in a queue. Each sends a few segments and moves to the back, so that one with a large
+//! window does not delay the others. A socket leaves the queue when it has nothing to send now; each event that may
+//! change that adds it again.
 
 use smoltcp::wire::IpProtocol;
 
 use super::{
     Entry, Socket, Stack,
-    link::{Link, Outline},
+    link::{IpHeader, Link},
 };
 use crate::{
     counters::Counters,
     event::SocketId,
-    packet::{ETHERNET_HEADER, FrameInfo},
+    packet::{ETHERNET_HEADER_LEN, FrameInfo},
     tcp::{
         connection::{Connection, Context},
         segment,
@@ -22,30 +22,30 @@ use crate::{
     udp,
 };
 
-/// Segments a socket sends before it is another one's turn.
-const TURN: usize = 16;
+/// Maximum number of segments that a socket sends per turn.
+const SEGMENTS_PER_TURN: usize = 16;
 
-/// Where frames go: a transmit ring, or a list.
+/// Destination of frames: a transmit ring or a list.
 pub trait FrameSink {
-    /// Memory for one frame, at least as long as [`Stack::frame_capacity`]; `None` when the sink is full. What was
-    /// written counts only when it is committed, and the same memory may be offered again.
+    /// Returns memory for one frame, at least [`Stack::frame_capacity`] bytes long, or `None` if the sink is full.
+    /// The same memory may be returned again until it is committed.
     fn slot(&mut self) -> Option<&mut [u8]>;
 
-    /// The first `len` bytes of the slot are a frame.
+    /// Sends the first `len` bytes of the slot as a frame.
     fn commit(&mut self, len: usize, info: FrameInfo);
 }
 
-/// A sink that keeps frames in memory, for tests and simulations.
+/// Sink that stores frames in memory, for tests and simulations.
 #[derive(Clone, Debug, Default)]
 pub struct Frames {
-    /// The frames, in order.
+    /// Frames in the order in which they were sent.
     pub frames: Vec<Vec<u8>>,
     slot: Vec<u8>,
 }
 
 impl FrameSink for Frames {
     fn slot(&mut self) -> Option<&mut [u8]> {
-        self.slot.resize(crate::MAXIMUM_MTU + ETHERNET_HEADER, 0);
+        self.slot.resize(crate::MAXIMUM_MTU + ETHERNET_HEADER_LEN, 0);
         Some(&mut self.slot)
     }
 
@@ -54,13 +54,13 @@ impl FrameSink for Frames {
     }
 }
 
-/// One frame's memory as a sink.
-struct Single<'a> {
+/// Sink for one frame.
+struct SingleFrame<'a> {
     memory: &'a mut [u8],
     frame: Option<(usize, FrameInfo)>,
 }
 
-impl FrameSink for Single<'_> {
+impl FrameSink for SingleFrame<'_> {
     fn slot(&mut self) -> Option<&mut [u8]> {
         self.frame.is_none().then_some(&mut *self.memory)
     }
@@ -70,57 +70,57 @@ impl FrameSink for Single<'_> {
     }
 }
 
-/// What came of one socket's turn.
+/// Result of one socket's turn.
 enum Turn {
-    /// It has nothing more to send now.
+    /// The socket has no more output now.
     Done,
-    /// It may have more.
+    /// The socket may have more output.
     More,
     /// The sink is full.
     Full,
 }
 
 impl Stack {
-    /// The longest frame this stack sends, in bytes.
+    /// Returns the length of the longest frame that this stack sends, in bytes.
     #[must_use]
     pub fn frame_capacity(&self) -> usize {
-        ETHERNET_HEADER + self.config().settings().mtu
+        ETHERNET_HEADER_LEN + self.config().settings().mtu
     }
 
-    /// Whether [`Stack::poll_transmit`] may have something. Cheap.
+    /// Returns whether [`Stack::poll_transmit`] may return a frame. Cheap.
     #[must_use]
-    pub fn wants_to_transmit(&self) -> bool {
-        !self.sending.is_empty() || self.link.has_control()
+    pub fn has_output(&self) -> bool {
+        !self.send_queue.is_empty() || self.link.has_control()
     }
 
-    /// Writes the next frame into `frame`, which must be [`Stack::frame_capacity`] long: its length, and what the NIC
-    /// must do to it.
+    /// Writes the next frame into `frame`, which must be [`Stack::frame_capacity`] long. Returns its length and what
+    /// the NIC must do to it.
     pub fn poll_transmit(&mut self, now: Instant, frame: &mut [u8]) -> Option<(usize, FrameInfo)> {
-        let mut sink = Single { memory: frame, frame: None };
+        let mut sink = SingleFrame { memory: frame, frame: None };
         self.poll_transmit_burst(now, &mut sink, 1);
         sink.frame
     }
 
-    /// Writes the next frames into `sink`, at most `budget`; how many.
+    /// Writes up to `budget` frames into `sink`. Returns their number.
     pub fn poll_transmit_burst(&mut self, now: Instant, sink: &mut impl FrameSink, budget: usize) -> usize {
         let mut sent = 0;
         while sent < budget && self.send_control(sink) {
             sent += 1;
         }
         while sent < budget {
-            let Some(id) = self.sending.pop_front() else { break };
+            let Some(id) = self.send_queue.pop_front() else { break };
             let turn = self.take_turn(now, id, sink, budget, &mut sent);
             let Some(entry) = self.sockets.get_mut(id) else { continue };
             match turn {
-                Turn::More => self.sending.push_back(id),
+                Turn::More => self.send_queue.push_back(id),
                 Turn::Full => {
-                    self.sending.push_front(id);
+                    self.send_queue.push_front(id);
                     break;
                 }
-                Turn::Done => entry.is_sending = false,
+                Turn::Done => entry.in_send_queue = false,
             }
         }
-        // What waited for a neighbour may have made it a question to ask.
+        // A frame that waits for its neighbour may have added a solicitation to the control frames.
         while sent < budget && self.send_control(sink) {
             sent += 1;
         }
@@ -133,7 +133,7 @@ impl Stack {
         }
         let Some(slot) = sink.slot() else { return false };
         let Some(len) = self.link.next_control(slot, &mut self.counters) else { return false };
-        let info = self.link.info(&slot[..len]);
+        let info = self.link.frame_info(&slot[..len]);
         self.counters.frames_sent += 1;
         sink.commit(len, info);
         true
@@ -148,7 +148,7 @@ impl Stack {
         sent: &mut usize,
     ) -> Turn {
         let mut turn = Turn::More;
-        for _ in 0..TURN {
+        for _ in 0..SEGMENTS_PER_TURN {
             if *sent >= budget {
                 break;
             }
@@ -161,7 +161,7 @@ impl Stack {
                 break;
             };
             if let Some(len) = written {
-                let info = self.link.info(&slot[..len]);
+                let info = self.link.frame_info(&slot[..len]);
                 self.counters.frames_sent += 1;
                 sink.commit(len, info);
                 *sent += 1;
@@ -171,7 +171,8 @@ impl Stack {
         turn
     }
 
-    /// Writes the next frame of socket `id`: `None` if there is none, `Some(None)` if it waits for its neighbour.
+    /// Writes the next frame of socket `id`. Returns `None` if there is none, and `Some(None)` if it waits for its
+    /// neighbour.
     fn write_next(&mut self, now: Instant, id: SocketId, slot: &mut [u8]) -> Option<Option<usize>> {
         let Self { sockets, link, counters, challenges, .. } = self;
         match &mut sockets.get_mut(id)?.socket {
@@ -191,7 +192,7 @@ impl Stack {
         }
     }
 
-    /// The timer of a connection that sent, and the news of a socket that made room.
+    /// Updates the timer of a connection that sent, or queues the events of a UDP socket that has room again.
     fn after_turn(&mut self, id: SocketId) {
         let Some(Entry { socket, .. }) = self.sockets.get_mut(id) else { return };
         match socket {
@@ -199,7 +200,7 @@ impl Stack {
                 let deadline = connection.deadline();
                 self.wheel.set(id, deadline);
             }
-            _ => self.announce(id),
+            _ => self.enqueue(id),
         }
     }
 }
@@ -213,7 +214,7 @@ fn write_segment(
     slot: &mut [u8],
 ) -> Option<usize> {
     let flow = &connection.flow;
-    let outline = Outline {
+    let outline = IpHeader {
         source: flow.local,
         destination: flow.remote,
         protocol: IpProtocol::Tcp,
@@ -221,7 +222,7 @@ fn write_segment(
     };
     let checksums = link.checksums();
     link.write(now, slot, outline, counters, |buffer| {
-        let payload = connection.outbox.slices(outgoing.offset, outgoing.len);
+        let payload = connection.send_buffer.slices(outgoing.offset, outgoing.len);
         let ports = (flow.local_port, flow.remote_port);
         segment::emit(buffer, &outgoing.header, payload, ports, (flow.local, flow.remote), checksums);
     })
@@ -236,11 +237,11 @@ fn write_datagram(
     slot: &mut [u8],
 ) -> Option<usize> {
     let addresses = (datagram.local, datagram.peer.ip());
-    let outline = Outline {
+    let outline = IpHeader {
         source: addresses.0,
         destination: addresses.1,
         protocol: IpProtocol::Udp,
-        payload: udp::HEADER + datagram.payload.len(),
+        payload: udp::HEADER_LEN + datagram.payload.len(),
     };
     let checksums = link.checksums();
     link.write(now, slot, outline, counters, |buffer| {

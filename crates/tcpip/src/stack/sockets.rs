@@ -1,4 +1,4 @@
-//! What an application does to TCP sockets. Nothing here blocks, and an id that is stale is an error, never another socket.
+//! Operations on sockets. No call blocks, and a stale id is an error.
 
 use core::{
     net::{IpAddr, SocketAddr},
@@ -13,20 +13,20 @@ use crate::{
     time::{Instant, nanos},
 };
 
-/// Which direction to shut down.
+/// Direction to shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// Read no more.
+    /// Reading.
     Read,
-    /// Write no more: the peer sees the end of the stream.
+    /// Writing: the peer sees the end of the stream.
     Write,
-    /// Both.
+    /// Both directions.
     Both,
 }
 
 impl Stack {
     pub(super) fn insert(&mut self, socket: Socket) -> SocketId {
-        self.sockets.insert(Entry { socket, has_event: false, is_sending: false })
+        self.sockets.insert(Entry { socket, in_event_queue: false, in_send_queue: false })
     }
 
     pub(super) fn check_room(&self) -> Result<(), OpenError> {
@@ -35,7 +35,7 @@ impl Stack {
     }
 
     pub(super) fn check_local(&self, address: IpAddr) -> Result<(), OpenError> {
-        if address.is_unspecified() || self.config().is_own(address) {
+        if address.is_unspecified() || self.config().is_local(address) {
             Ok(())
         } else {
             Err(OpenError::AddressNotAvailable(address))
@@ -59,22 +59,22 @@ impl Stack {
         }
     }
 
-    /// Reads from a connection; 0 is the end of the stream.
+    /// Reads from a connection. Returns 0 at the end of the stream.
     ///
     /// # Errors
     ///
-    /// [`IoError::WouldBlock`] if nothing is there; what happened to the connection, once.
+    /// [`IoError::WouldBlock`] if there is no data; the connection's network error, once.
     pub fn read(&mut self, id: SocketId, to: &mut [u8]) -> Result<usize, IoError> {
         let connection = self.stream_mut(id)?;
         let read = connection.read(to, false);
         if read.is_ok() {
-            connection.window_opened();
-            self.announce(id);
+            connection.update_peer_window();
+            self.enqueue(id);
         }
         read
     }
 
-    /// As [`Stack::read`], without taking the bytes away.
+    /// Like [`Stack::read`], without consuming the bytes.
     ///
     /// # Errors
     ///
@@ -83,52 +83,52 @@ impl Stack {
         self.stream_mut(id)?.read(to, true)
     }
 
-    /// Writes to a connection; how many bytes were taken.
+    /// Writes to a connection. Returns the number of bytes that fit into the send buffer.
     ///
     /// # Errors
     ///
-    /// [`IoError::WouldBlock`] if there is no room; [`IoError::BrokenPipe`] after a shutdown; what happened to the
-    /// connection, once.
+    /// [`IoError::WouldBlock`] if there is no room; [`IoError::BrokenPipe`] after a shutdown; the connection's
+    /// network error, once.
     pub fn write(&mut self, id: SocketId, bytes: &[u8]) -> Result<usize, IoError> {
         let written = self.stream_mut(id)?.write(bytes);
         if written.is_ok() {
-            self.announce(id);
+            self.enqueue(id);
         }
         written
     }
 
-    /// Bytes that can be read now.
+    /// Returns the number of bytes that can be read now.
     ///
     /// # Errors
     ///
-    /// A stale id, or not a connection.
+    /// The id is stale or not a connection.
     pub fn readable_bytes(&mut self, id: SocketId) -> Result<usize, IoError> {
-        Ok(self.stream_mut(id)?.inbox.readable())
+        Ok(self.stream_mut(id)?.receive_buffer.readable())
     }
 
-    /// Bytes that were written and not acknowledged yet.
+    /// Returns the number of bytes that were written and not acknowledged.
     ///
     /// # Errors
     ///
-    /// A stale id, or not a connection.
+    /// The id is stale or not a connection.
     pub fn unacknowledged_bytes(&mut self, id: SocketId) -> Result<usize, IoError> {
-        Ok(self.stream_mut(id)?.outbox.len())
+        Ok(self.stream_mut(id)?.send_buffer.len())
     }
 
-    /// Bytes that were written and never sent.
+    /// Returns the number of bytes that were written and never sent.
     ///
     /// # Errors
     ///
-    /// A stale id, or not a connection.
+    /// The id is stale or not a connection.
     pub fn unsent_bytes(&mut self, id: SocketId) -> Result<usize, IoError> {
-        Ok(self.stream_mut(id)?.outbox.unsent() as usize)
+        Ok(self.stream_mut(id)?.send_buffer.unsent() as usize)
     }
 
-    /// Shuts a direction of a connection or a UDP socket down.
+    /// Shuts down one or both directions of a connection or a UDP socket.
     ///
     /// # Errors
     ///
-    /// A connection that is not established, a stale id, a listener.
+    /// The connection is not established, the id is stale, or it is a listener.
     pub fn shutdown(&mut self, now: Instant, id: SocketId, how: Shutdown) -> Result<(), IoError> {
         let (read, write) = (how != Shutdown::Write, how != Shutdown::Read);
         self.entry(id)?;
@@ -152,16 +152,16 @@ impl Stack {
             }
             _ => return Err(IoError::WrongKind),
         }
-        self.settle(now, id);
+        self.sync_socket(now, id);
         Ok(())
     }
 
-    /// Closes a socket. A connection finishes by itself, unless data was not read or it lingers for no time: then it is
-    /// reset. The connections that wait at a listener are reset. The id is stale from here on.
+    /// Closes a socket; its id becomes stale. A connection finishes by itself, but is reset if there is unread data
+    /// or its linger time is zero. The connections in a listener's queue are reset.
     ///
     /// # Errors
     ///
-    /// A stale id.
+    /// The id is stale.
     pub fn close(&mut self, now: Instant, id: SocketId) -> Result<(), IoError> {
         self.entry(id)?;
         let fin_wait_2 = nanos(self.config().settings().fin_wait_2);
@@ -176,11 +176,11 @@ impl Stack {
                 if reset || too_many {
                     self.abort_connection(now, id);
                 }
-                self.settle(now, id);
+                self.sync_socket(now, id);
             }
             Some(Socket::Listener(_)) => self.close_listener(now, id),
             Some(Socket::Datagram(_)) => {
-                self.leave(id);
+                self.unbind(id);
                 self.sockets.remove(id);
             }
             None => {}
@@ -200,19 +200,19 @@ impl Stack {
         }
         for child in children {
             if let Some(Entry { socket: Socket::Stream(connection), .. }) = self.sockets.get_mut(child) {
-                connection.owner = Owner::Nobody;
+                connection.owner = Owner::Orphan;
                 self.orphans += 1;
             }
             self.abort_connection(now, child);
-            self.settle(now, child);
+            self.sync_socket(now, child);
         }
     }
 
-    /// Closes a connection with a reset; any other socket as [`Stack::close`] does.
+    /// Closes a connection with a reset, and any other socket like [`Stack::close`].
     ///
     /// # Errors
     ///
-    /// A stale id.
+    /// The id is stale.
     pub fn abort(&mut self, now: Instant, id: SocketId) -> Result<(), IoError> {
         if let Ok(connection) = self.stream_mut(id) {
             connection.linger = Some(Duration::ZERO);
@@ -220,7 +220,7 @@ impl Stack {
         self.close(now, id)
     }
 
-    /// What socket `id` is ready for; [`Readiness::NONE`] if it is gone.
+    /// Returns what socket `id` is ready for, or [`Readiness::NONE`] if the id is stale.
     #[must_use]
     pub fn readiness(&self, id: SocketId) -> Readiness {
         match self.entry(id).map(|entry| &entry.socket) {
@@ -231,17 +231,17 @@ impl Stack {
         }
     }
 
-    /// Whether a connection is established (or was, and is not over yet).
+    /// Returns whether the handshake of a connection is over and the connection is not closed.
     #[must_use]
     pub fn is_connected(&self, id: SocketId) -> bool {
         matches!(self.entry(id).map(|entry| &entry.socket), Ok(Socket::Stream(connection)) if connection.is_synchronized())
     }
 
-    /// The error that waits, if any; it waits no more.
+    /// Returns and clears the pending network error.
     ///
     /// # Errors
     ///
-    /// A stale id.
+    /// The id is stale.
     pub fn take_error(&mut self, id: SocketId) -> Result<Option<SocketError>, IoError> {
         self.entry(id)?;
         Ok(match self.sockets.get_mut(id).map(|entry| &mut entry.socket) {
@@ -251,11 +251,11 @@ impl Stack {
         })
     }
 
-    /// The own address of a socket.
+    /// Returns the local address of a socket.
     ///
     /// # Errors
     ///
-    /// A stale id.
+    /// The id is stale.
     pub fn local_addr(&self, id: SocketId) -> Result<SocketAddr, IoError> {
         Ok(match &self.entry(id)?.socket {
             Socket::Stream(connection) => connection.flow.local(),
@@ -264,11 +264,11 @@ impl Stack {
         })
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     ///
     /// # Errors
     ///
-    /// [`IoError::NotConnected`] for a socket without one.
+    /// [`IoError::NotConnected`] if the socket has no peer.
     pub fn peer_addr(&self, id: SocketId) -> Result<SocketAddr, IoError> {
         match &self.entry(id)?.socket {
             Socket::Stream(connection) => Ok(connection.flow.remote()),
@@ -278,7 +278,7 @@ impl Stack {
     }
 }
 
-/// Whether an application may use the connection: it is not half open, waiting, or left behind.
+/// Returns whether the application may use the connection: it is not half open, queued for accept, or orphaned.
 fn is_visible(connection: &Connection) -> bool {
-    connection.owner == Owner::Application || connection.state == State::SynSent && connection.owner != Owner::Nobody
+    connection.owner == Owner::Application || connection.state == State::SynSent && connection.owner != Owner::Orphan
 }

@@ -1,24 +1,25 @@
-//! TCP segments to connections, listeners, cookies, TIME-WAIT, or nobody (RFC 9293, 3.10.7).
+//! TCP input: segments to connections, listeners, SYN cookies and TIME-WAIT entries (RFC 9293, section 3.10.7).
 
 use smoltcp::wire::IpProtocol;
 
-use super::{Entry, Socket, Stack, link::Outline};
+use super::{Entry, Socket, Stack, link::IpHeader};
 use crate::{
+    demux::Target,
     event::SocketId,
-    flow::{Flow, Target},
+    flow::Flow,
     gro::Run,
     listener::{Listener, Template},
     tcp::{
         connection::{Connection, Owner},
         cookies,
-        handshake::Start,
+        handshake::InitialParameters,
         isn,
-        keepalive::Prober,
+        keepalive::KeepaliveTimer,
         options::{Options, Timestamp},
         receive::Reply,
-        segment::{self, Flags, HEADER, Header},
+        segment::{self, Flags, HEADER_LEN, Header},
         seq::Seq,
-        time_wait::Verdict,
+        time_wait::TimeWaitAction,
     },
     time::Instant,
 };
@@ -30,10 +31,10 @@ impl Stack {
             Some(Target::Connection(id)) => self.receive_in_connection(now, id, &run),
             Some(Target::TimeWait(id)) => {
                 match self.time_waits.receive(now, id, &run.header, run.payload.len()) {
-                    Verdict::Ignore => {}
-                    Verdict::Acknowledge(header) => self.send_header(now, &run.flow, &header),
-                    Verdict::Reuse(from) => {
-                        // Only for somebody who listens; else the old connection stays remembered.
+                    TimeWaitAction::Ignore => {}
+                    TimeWaitAction::Acknowledge(header) => self.send_header(now, &run.flow, &header),
+                    TimeWaitAction::Reuse(from) => {
+                        // Without a listener the entry stays in TIME-WAIT.
                         if let Some(listener) = self.listening.find(run.flow.local, run.flow.local_port) {
                             self.counters.tcp_time_wait_reused += 1;
                             self.time_waits.remove(id);
@@ -48,7 +49,7 @@ impl Stack {
     }
 
     fn receive_in_connection(&mut self, now: Instant, id: SocketId, run: &Run<'_>) {
-        if self.must_wait(id, &run.header) {
+        if self.accept_queue_is_full(id, &run.header) {
             self.counters.tcp_listen_overflows += 1;
             return;
         }
@@ -58,11 +59,12 @@ impl Stack {
             Reply::Reset => self.refuse(now, run),
             Reply::Abort => self.abort_connection(now, id),
         }
-        self.settle(now, id);
+        self.sync_socket(now, id);
     }
 
-    /// Whether this is the last ACK of a handshake whose listener has no room: it is dropped, so that the peer tries again.
-    fn must_wait(&self, id: SocketId, header: &Header) -> bool {
+    /// Returns whether the final ACK of a handshake must be dropped, because the accept queue is full. The peer
+    /// retries.
+    fn accept_queue_is_full(&self, id: SocketId, header: &Header) -> bool {
         let Some(Entry { socket: Socket::Stream(connection), .. }) = self.sockets.get(id) else { return false };
         let Owner::HalfOpen(listener) = connection.owner else { return false };
         let full = match self.sockets.get(listener) {
@@ -99,16 +101,16 @@ impl Stack {
         }
     }
 
-    /// Where a connection begins.
-    pub(super) fn start(&self, now: Instant, flow: &Flow) -> Start {
-        Start {
+    /// Returns the initial sequence number, timestamp offset and path MTU of a new connection.
+    pub(super) fn initial_parameters(&self, now: Instant, flow: &Flow) -> InitialParameters {
+        InitialParameters {
             initial: self.numbers.initial(now, flow),
             timestamp_offset: self.numbers.timestamp_offset(flow),
             path_mtu: self.paths.mtu(now, flow.remote).unwrap_or(u16::MAX).min(self.config().settings().mtu as u16),
         }
     }
 
-    /// A SYN to listener `id`. `from`: where the numbers must start at least, when the flow was used before.
+    /// Handles a SYN to listener `id`. `from` is the lowest initial sequence number, if the flow was used before.
     fn receive_syn(&mut self, now: Instant, id: SocketId, flow: &Flow, header: &Header, from: Option<Seq>) {
         let full = self.sockets.len() >= self.config().settings().sockets;
         let Some(listener) = self.listener_mut(id) else { return };
@@ -123,20 +125,21 @@ impl Stack {
             return;
         }
         let flooded_lately = listener.expects_cookies(now);
-        let mut start = self.start(now, flow);
+        let mut start = self.initial_parameters(now, flow);
         let mut syn = *header;
         if let Some(from) = from {
             start.initial = start.initial.later(from);
         } else if flooded_lately {
-            // This SYN may be the second one, and the first one's answer a cookie: both answers must be the same.
+            // This SYN may be a retransmission whose first copy was answered with a cookie. Both answers must be the
+            // same.
             start.initial = self.cookies.make(now, flow, syn.seq, syn.options.mss.unwrap_or(536));
-            syn.options = cookies::expressible(&syn.options, self.config().settings().timestamps);
+            syn.options = cookies::encodable_options(&syn.options, self.config().settings().timestamps);
         }
         let connection = Connection::passive(self.config().settings(), *flow, start, id, &syn, now);
         self.insert_accepted(now, id, connection);
     }
 
-    /// A connection for listener `id`, half open.
+    /// Adds a half-open connection of listener `id`.
     fn insert_accepted(&mut self, now: Instant, id: SocketId, mut connection: Connection) -> Option<SocketId> {
         let listener = self.listener_mut(id)?;
         listener.half_open += 1;
@@ -144,16 +147,16 @@ impl Stack {
         let flow = connection.flow;
         let child = self.insert(Socket::Stream(Box::new(connection)));
         self.flows.insert(flow, Target::Connection(child));
-        self.settle(now, child);
+        self.sync_socket(now, child);
         Some(child)
     }
 
     fn send_cookie(&mut self, now: Instant, flow: &Flow, syn: &Header) {
         let settings = self.config().settings();
-        let own_mss = (settings.mtu - flow.ip_header() - HEADER) as u16;
-        let options = cookies::expressible(&syn.options, settings.timestamps);
+        let own_mss = (settings.mtu - flow.ip_header() - HEADER_LEN) as u16;
+        let options = cookies::encodable_options(&syn.options, settings.timestamps);
         let timestamp = options.timestamp.map(|timestamp| Timestamp {
-            value: cookies::hide_options(isn::timestamp(now, self.numbers.timestamp_offset(flow)), &options),
+            value: cookies::encode_options(isn::timestamp(now, self.numbers.timestamp_offset(flow)), &options),
             echo: timestamp.value,
         });
         let header = Header {
@@ -173,7 +176,7 @@ impl Stack {
         self.send_header(now, flow, &header);
     }
 
-    /// An ACK that may carry a cookie back. Whether the segment needs no reset.
+    /// Handles an ACK that may carry a cookie. Returns false if the segment must be answered with a reset.
     fn receive_cookie(&mut self, now: Instant, id: SocketId, run: &Run<'_>) -> bool {
         let full = self.sockets.len() >= self.config().settings().sockets;
         let Some(listener) = self.listener_mut(id) else { return false };
@@ -184,27 +187,28 @@ impl Stack {
         let (header, flow) = (&run.header, &run.flow);
         let cookie = header.ack.minus(1);
         let Some(mss) = self.cookies.check(now, flow, header.seq.minus(1), cookie) else {
-            // Perhaps a later segment of a connection whose first one was lost: a reset would end it for no reason.
+            // It may be a later segment of a connection whose first one was lost, so a reset would end a valid
+            // connection.
             self.counters.tcp_syncookies_failed += 1;
             return true;
         };
         if queue_full || full {
-            // A good cookie, but no room: the peer sends again.
+            // The cookie is valid, but there is no room. The peer retransmits.
             self.counters.tcp_listen_overflows += 1;
             return true;
         }
         self.counters.tcp_syncookies_received += 1;
-        let returned = cookies::reveal_options(mss, header.options.timestamp.map(|timestamp| timestamp.echo));
-        let start = Start { initial: cookie, ..self.start(now, flow) };
+        let cookie_options = cookies::decode_options(mss, header.options.timestamp.map(|timestamp| timestamp.echo));
+        let start = InitialParameters { initial: cookie, ..self.initial_parameters(now, flow) };
         let settings = self.link.config.settings();
-        let connection = Connection::from_cookie(settings, *flow, start, id, header, returned, now);
+        let connection = Connection::from_cookie(settings, *flow, start, id, header, cookie_options, now);
         if let Some(child) = self.insert_accepted(now, id, connection) {
             self.receive_in_connection(now, child, run);
         }
         true
     }
 
-    /// Answers a segment that belongs to nothing with a reset (RFC 9293, 3.10.7.1).
+    /// Answers a segment that belongs to no connection with a reset (RFC 9293, section 3.10.7.1).
     fn refuse(&mut self, now: Instant, run: &Run<'_>) {
         let header = &run.header;
         if header.has(Flags::RST) {
@@ -222,12 +226,12 @@ impl Stack {
         self.send_header(now, &run.flow, &reset);
     }
 
-    /// Sends a segment without payload that no connection keeps account of.
+    /// Sends a segment without payload that no connection retransmits.
     pub(super) fn send_header(&mut self, now: Instant, flow: &Flow, header: &Header) {
         self.counters.tcp_out_segments += 1;
         self.counters.tcp_out_resets += u64::from(header.has(Flags::RST));
         let outline =
-            Outline { source: flow.local, destination: flow.remote, protocol: IpProtocol::Tcp, payload: header.len() };
+            IpHeader { source: flow.local, destination: flow.remote, protocol: IpProtocol::Tcp, payload: header.len() };
         let checksums = self.link.checksums();
         self.link.send(now, outline, &mut self.counters, |buffer| {
             let ports = (flow.local_port, flow.remote_port);
@@ -236,14 +240,14 @@ impl Stack {
     }
 }
 
-/// What a listener was set to, its connections begin with.
+/// Copies the options of a listener to an accepted connection.
 fn inherit(connection: &mut Connection, template: &Template, now: Instant) {
     connection.nodelay = template.nodelay;
-    connection.prober = template.keepalive.map(|keepalive| Box::new(Prober::new(keepalive, now)));
+    connection.keepalive_timer = template.keepalive.map(|keepalive| Box::new(KeepaliveTimer::new(keepalive, now)));
     if let Some(limit) = template.receive_buffer {
-        connection.inbox.set_limit(limit);
+        connection.receive_buffer.set_limit(limit);
     }
     if let Some(limit) = template.send_buffer {
-        connection.outbox.set_limit(limit);
+        connection.send_buffer.set_limit(limit);
     }
 }

@@ -1,32 +1,33 @@
-//! When to acknowledge (RFC 9293, 3.8.6.3; RFC 5681, 4.2; RFC 5961, 7).
+//! Acknowledgement policy (RFC 9293, 3.8.6.3; RFC 5681, 4.2; RFC 5961, 7).
 //!
-//! A segment out of order, one that fills a gap and a FIN are acknowledged at once. In order, every second full segment
-//! is, and less waits for company, so that a response can carry the acknowledgement of its request. A connection begins
-//! with some *quick* acknowledgements, which the peer's slow start lives on, until it shows to be a conversation. A merged
-//! run of segments is one decision.
+//! A segment that is out of order or fills a gap, and a FIN, are acknowledged at once. In-order data is acknowledged
+//! for every second full segment; less is delayed, so that a response can carry the acknowledgement of its request. A
+//! connection starts in *quick* mode, in which nothing is delayed, because the peer's slow start depends on
+//! acknowledgements. Quick mode ends with the first response that carries an acknowledgement. A merged run of
+//! segments counts as one.
 
 use crate::time::Instant;
 
-/// Acknowledgements at the start, and after a gap was filled, that do not wait.
+/// Number of acknowledgements in quick mode, at the start and after a gap was filled.
 const QUICK: u8 = 16;
-/// The least time between two acknowledgements of segments that are out of the window (as a counter to loops of two
-/// hosts that each believe the other wrong).
+/// Minimum time between two acknowledgements of segments outside the window. It breaks loops between two hosts that
+/// both regard the other's segments as invalid.
 const INVALID_INTERVAL: u64 = 500 * crate::time::MILLISECOND;
 
-/// What is owed to the peer.
+/// Acknowledgement that the peer has not been sent yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owed {
-    Nothing,
-    /// By then.
-    Later(Instant),
-    /// At once.
-    Now,
+enum PendingAck {
+    None,
+    /// Due at this time.
+    Delayed(Instant),
+    /// Due now.
+    Immediate,
 }
 
-/// The acknowledgements of one connection.
+/// Acknowledgement state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AckPolicy {
-    owed: Owed,
+    pending: PendingAck,
     quick: u8,
     /// Bytes received since the last acknowledgement.
     bytes: u32,
@@ -35,31 +36,32 @@ pub(crate) struct AckPolicy {
 
 impl AckPolicy {
     pub(crate) const fn new() -> Self {
-        Self { owed: Owed::Nothing, quick: QUICK, bytes: 0, last_invalid: None }
+        Self { pending: PendingAck::None, quick: QUICK, bytes: 0, last_invalid: None }
     }
 
-    /// `bytes` arrived in order.
+    /// Records `bytes` received in order.
     pub(crate) fn in_order(&mut self, now: Instant, bytes: u32, mss: u32, delay: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.quick > 0 || self.bytes >= 2 * mss {
-            self.owed = Owed::Now;
-        } else if self.owed == Owed::Nothing {
-            self.owed = Owed::Later(now.plus(delay));
+            self.pending = PendingAck::Immediate;
+        } else if self.pending == PendingAck::None {
+            self.pending = PendingAck::Delayed(now.plus(delay));
         }
     }
 
-    /// Something arrived that must be answered at once: out of order, a duplicate, a FIN.
-    pub(crate) fn at_once(&mut self) {
-        self.owed = Owed::Now;
+    /// Makes an acknowledgement due now, for example after an out-of-order segment, a duplicate or a FIN.
+    pub(crate) fn ack_now(&mut self) {
+        self.pending = PendingAck::Immediate;
     }
 
-    /// A gap was filled or opened: the peer recovers and needs to hear of everything.
-    pub(crate) fn quick_again(&mut self) {
+    /// Makes an acknowledgement due now and enters quick mode, because a gap was filled and the peer recovers from a
+    /// loss.
+    pub(crate) fn enter_quick_mode(&mut self) {
         self.quick = QUICK;
-        self.owed = Owed::Now;
+        self.pending = PendingAck::Immediate;
     }
 
-    /// Whether an acknowledgement of a segment that is not acceptable may be sent now.
+    /// Returns whether an unacceptable segment may be acknowledged now.
     pub(crate) fn may_answer_invalid(&mut self, now: Instant) -> bool {
         let may = self.last_invalid.is_none_or(|last| now.nanos_since(last) >= INVALID_INTERVAL);
         if may {
@@ -68,40 +70,40 @@ impl AckPolicy {
         may
     }
 
-    /// Whether an acknowledgement must go out even if nothing else does.
+    /// Returns whether an acknowledgement must be sent even without data.
     pub(crate) fn is_due(&self) -> bool {
-        self.owed == Owed::Now
+        self.pending == PendingAck::Immediate
     }
 
-    /// Whether anything waits to be acknowledged.
-    pub(crate) fn is_owed(&self) -> bool {
-        self.owed != Owed::Nothing
+    /// Returns whether received data is not acknowledged yet.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending != PendingAck::None
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        match self.owed {
-            Owed::Later(at) => Some(at),
+        match self.pending {
+            PendingAck::Delayed(at) => Some(at),
             _ => None,
         }
     }
 
-    /// Time passed. Whether a delayed acknowledgement has become due.
+    /// Makes a delayed acknowledgement due if its time has come. Returns whether it did.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let due = self.deadline().is_some_and(|at| at <= now);
         if due {
-            self.owed = Owed::Now;
+            self.pending = PendingAck::Immediate;
         }
         due
     }
 
-    /// A segment with an acknowledgement went out, with data or bare.
+    /// Records that an acknowledgement was sent, with or without data.
     pub(crate) fn sent(&mut self, with_data: bool) {
-        if with_data && self.owed != Owed::Nothing {
-            // A request and its response: the response carries the acknowledgement.
+        if with_data && self.pending != PendingAck::None {
+            // A response that carries the acknowledgement of its request ends quick mode.
             self.quick = 0;
         }
         self.quick = self.quick.saturating_sub(1);
-        self.owed = Owed::Nothing;
+        self.pending = PendingAck::None;
         self.bytes = 0;
     }
 }
@@ -128,17 +130,17 @@ mod tests {
             policy.sent(false);
         }
         policy.in_order(Instant(0), MSS, MSS, 40);
-        assert!(!policy.is_due() && policy.is_owed());
+        assert!(!policy.is_due() && policy.is_pending());
         policy.in_order(Instant(5), MSS, MSS, 40);
         assert!(policy.is_due());
     }
 
     #[test]
-    fn a_lone_segment_waits_and_a_merged_run_does_not() {
+    fn a_single_segment_is_delayed_and_a_merged_run_is_not() {
         let mut policy = conversation();
         policy.in_order(Instant(0), 100, MSS, 40);
         policy.in_order(Instant(20), 100, MSS, 40);
-        assert_eq!(policy.deadline(), Some(Instant(40)), "from the first");
+        assert_eq!(policy.deadline(), Some(Instant(40)), "counted from the first segment");
         assert!(!policy.expire(Instant(39)) && policy.expire(Instant(40)) && policy.is_due());
         let mut policy = conversation();
         policy.in_order(Instant(0), 5 * MSS, MSS, 40);
@@ -146,16 +148,16 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_makes_it_quick_again() {
+    fn a_filled_gap_enters_quick_mode() {
         let mut policy = conversation();
-        policy.quick_again();
+        policy.enter_quick_mode();
         policy.sent(false);
         policy.in_order(Instant(0), 1, MSS, 40);
         assert!(policy.is_due());
     }
 
     #[test]
-    fn answers_to_nonsense_are_rare() {
+    fn answers_to_invalid_segments_are_rate_limited() {
         let mut policy = AckPolicy::new();
         assert!(policy.may_answer_invalid(Instant(0)));
         assert!(!policy.may_answer_invalid(Instant(INVALID_INTERVAL - 1)));

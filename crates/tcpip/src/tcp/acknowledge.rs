@@ -1,8 +1,8 @@
-//! What the peer acknowledges, and what follows from it (RFC 9293, 3.10.7.4; RFC 6675; RFC 8985; RFC 5961, 5).
+//! Processing of acknowledgements (RFC 9293, 3.10.7.4; RFC 6675; RFC 8985; RFC 5961, 5).
 //!
-//! An acknowledgement moves SND.UNA, brings SACK blocks, says how long the round trip was, and may show a loss. In this
-//! order: is it plausible; the window; what arrived; what is lost; whether recovery begins or ends; how the congestion
-//! window changes; the timer.
+//! An acknowledgement advances SND.UNA, carries SACK blocks, measures the round trip and may reveal a loss. The steps
+//! are: check its plausibility, update the send window, mark what arrived, find losses, start or end a recovery,
+//! update the congestion window, set the timer.
 
 use super::{
     connection::{Connection, Context, Owner, State},
@@ -13,190 +13,198 @@ use super::{
     rack::ProbeResult,
     segment::{Flags, Header},
     seq::{Seq, SeqRange},
-    timers::Timer,
+    timer::Timer,
+    undo::Undo,
 };
 use crate::{event::Readiness, time::MILLISECOND};
 
-/// What one acknowledgement brought.
+/// What one acknowledgement reported.
 #[derive(Clone, Copy, Debug, Default)]
-struct News {
+struct AckSummary {
     /// Bytes and segments newly acknowledged in sequence.
     bytes: u32,
     segments: u32,
     /// Bytes newly SACKed.
     sacked: u32,
-    /// The peer reported a duplicate.
+    /// The peer reported a duplicate segment.
     duplicate: bool,
-    /// Something that was sent more than once is among what was acknowledged.
-    resent: bool,
-    /// Round trips of the first and the last of the segments that were sent once.
+    /// A retransmitted segment is among the acknowledged ones.
+    retransmitted: bool,
+    /// Round trips of the first and the last acknowledged segment that was sent only once, in nanoseconds.
     first_rtt: Option<u64>,
     last_rtt: Option<u64>,
 }
 
-/// A round trip longer than this that comes from timestamps is a peer's fancy.
-const LONGEST_ECHO: u32 = 1 << 20;
+/// Longest plausible age of an echoed timestamp, in milliseconds.
+const MAX_ECHO_AGE: u32 = 1 << 20;
 
 impl Connection {
-    /// Takes the acknowledgement of a segment with `payload` bytes. Whether the rest of the segment counts.
+    /// Processes the acknowledgement of a segment with `payload` bytes. Returns whether the rest of the segment is
+    /// processed.
     pub(crate) fn receive_ack(&mut self, cx: &mut Context<'_>, header: &Header, payload: usize) -> bool {
-        let (una, nxt) = (self.outbox.una, self.outbox.nxt);
+        let (una, nxt) = (self.send_buffer.una, self.send_buffer.nxt);
         if header.ack.after(nxt) {
             self.challenge(cx);
             return false;
         }
         if header.ack.before(una) {
-            // RFC 5961, 5.2: older than any the peer can have sent.
-            if una.since(header.ack) > self.outbox.largest_window().max(self.mss()) {
+            // Older than any ACK that the peer can have sent (RFC 5961, 5.2).
+            if una.since(header.ack) > self.send_buffer.largest_window().max(self.mss()) {
                 self.challenge(cx);
                 return false;
             }
             return true;
         }
-        let had_window = self.outbox.window();
-        let window_changed = self.outbox.update_window(header.seq, header.ack, header.window, false);
+        let had_window = self.send_buffer.window();
+        let window_changed = self.send_buffer.update_window(header.seq, header.ack, header.window, false);
         let (in_flight, outstanding) = (self.in_flight(), self.scoreboard.outstanding());
         let (recovering, sacked) = (self.recovery, self.scoreboard.sacked());
-        let news = self.take_acknowledged(cx, header);
-        if window_changed && had_window < self.outbox.window() && matches!(self.timer, Timer::Persist(_)) {
+        let summary = self.process_acknowledged(cx, header);
+        if window_changed && had_window < self.send_buffer.window() && matches!(self.timer, Timer::Persist(_)) {
             self.timer = Timer::Off;
-            self.rtt.forward_progress();
+            self.rtt.reset_backoff();
         }
         if outstanding == 0 {
-            if matches!(self.timer, Timer::Persist(_)) && self.outbox.window() > 0 && !self.outbox.has_unsent() {
+            if matches!(self.timer, Timer::Persist(_))
+                && self.send_buffer.window() > 0
+                && !self.send_buffer.has_unsent()
+            {
                 self.timer = Timer::Off;
             }
             return true;
         }
-        if had_window == 0 && self.outbox.window() > 0 && matches!(self.timer, Timer::Retransmit(_)) {
-            // What was sent into the closed window was not taken; it is sent again soon, not when patience says.
-            self.rtt.forward_progress();
+        if had_window == 0 && self.send_buffer.window() > 0 && matches!(self.timer, Timer::Retransmit(_)) {
+            // The peer discarded what was sent into the closed window. It is retransmitted soon rather than after the
+            // backoff.
+            self.rtt.reset_backoff();
             self.timer = Timer::Retransmit(cx.now.plus(self.rtt.timeout()));
         }
-        if self.outbox.window() == 0 && self.owner != Owner::Nobody {
-            // RFC 9293, 3.8.6.1: a window may stay closed as long as it is acknowledged, also one that closed over data.
-            self.rtt.answered(cx.settings.retries);
+        if self.send_buffer.window() == 0 && self.owner != Owner::Orphan {
+            // A window may stay closed as long as the peer acknowledges, even if it closed over data (RFC 9293,
+            // 3.8.6.1).
+            self.rtt.cap_backoff(cx.settings.retries);
         }
-        let is_duplicate = news.bytes == 0 && payload == 0 && !window_changed && !header.has(Flags::FIN);
-        if news.bytes > 0 {
-            self.undo_if_spurious(cx, header, news.bytes);
+        let is_duplicate = summary.bytes == 0 && payload == 0 && !window_changed && !header.has(Flags::FIN);
+        if summary.bytes > 0 {
+            self.undo_if_spurious(cx, header, summary.bytes);
         }
-        let delivered = (news.bytes + self.scoreboard.sacked()).saturating_sub(sacked);
-        let lost = self.find_losses(cx, header, news, is_duplicate, outstanding);
+        let delivered = (summary.bytes + self.scoreboard.sacked()).saturating_sub(sacked);
+        let lost = self.find_losses(cx, header, summary, is_duplicate, outstanding);
         if self.sack && matches!(self.recovery, Recovery::Fast { .. }) {
-            let (in_flight, threshold, mss) = (self.in_flight(), self.congestion.threshold(), self.mss());
-            let quota = self.prr.acknowledged(delivered, in_flight, threshold, mss, news.bytes > 0 && !lost);
-            self.congestion.allow(in_flight, quota);
+            let (in_flight, ssthresh, mss) = (self.in_flight(), self.congestion.ssthresh(), self.mss());
+            let quota = self.prr.acknowledged(delivered, in_flight, ssthresh, mss, summary.bytes > 0 && !lost);
+            self.congestion.set_in_recovery(in_flight, quota);
         }
-        if news.bytes > 0 && !matches!(recovering, Recovery::Fast { .. }) {
-            let rtt = self.rtt.smoothed().unwrap_or(0);
+        if summary.bytes > 0 && !matches!(recovering, Recovery::Fast { .. }) {
+            let rtt = self.rtt.srtt().unwrap_or(0);
             let mss = self.mss();
-            self.congestion.acknowledged(cx.now, news.bytes, in_flight, mss, rtt);
+            self.congestion.acknowledged(cx.now, summary.bytes, in_flight, mss, rtt);
         }
-        if news.bytes > 0 {
+        if summary.bytes > 0 {
             self.advance_state(cx);
         }
         true
     }
 
-    /// Moves SND.UNA and marks what was SACKed.
-    fn take_acknowledged(&mut self, cx: &mut Context<'_>, header: &Header) -> News {
-        let mut news = News::default();
+    /// Advances SND.UNA, marks SACKed segments and samples the round trip.
+    fn process_acknowledged(&mut self, cx: &mut Context<'_>, header: &Header) -> AckSummary {
+        let mut summary = AckSummary::default();
         let now = cx.now;
-        let old_una = self.outbox.una;
-        let least = self.rtt.least();
+        let old_una = self.send_buffer.una;
+        let min_rtt = self.rtt.min_rtt();
         let rack = &mut self.rack;
         if header.ack.after(old_una) {
-            news.bytes = header.ack.since(old_una);
+            summary.bytes = header.ack.since(old_una);
             self.scoreboard.acknowledge(header.ack, |segment| {
-                news.segments += 1;
-                if segment.is_resent() {
-                    news.resent = true;
+                summary.segments += 1;
+                if segment.was_retransmitted() {
+                    summary.retransmitted = true;
                 } else {
                     let rtt = now.nanos_since(segment.at);
-                    news.first_rtt.get_or_insert(rtt);
-                    news.last_rtt = Some(rtt);
+                    summary.first_rtt.get_or_insert(rtt);
+                    summary.last_rtt = Some(rtt);
                 }
-                rack.delivered(now, segment, least);
+                rack.delivered(now, segment, min_rtt);
             });
-            if self.outbox.acknowledge(header.ack) {
+            if self.send_buffer.acknowledge(header.ack) {
                 self.edges |= Readiness::WRITABLE;
             }
-            self.rtt.forward_progress();
+            self.rtt.reset_backoff();
         }
         if self.sack {
-            self.take_blocks(cx, &header.options, header.ack, &mut news);
+            self.process_sack_blocks(cx, &header.options, header.ack, &mut summary);
         }
-        self.take_round_trip(cx, header, &news);
-        news
+        self.sample_rtt(cx, header, &summary);
+        summary
     }
 
-    fn take_blocks(&mut self, cx: &mut Context<'_>, options: &Options, ack: Seq, news: &mut News) {
+    fn process_sack_blocks(&mut self, cx: &mut Context<'_>, options: &Options, ack: Seq, summary: &mut AckSummary) {
         let blocks = options.sack;
         for (number, block) in blocks.iter().flatten().enumerate() {
             let inside = |outer: &SeqRange| block.start.at_or_after(outer.start) && block.end.at_or_before(outer.end);
             let duplicate = number == 0 && (block.end.at_or_before(ack) || blocks[1].as_ref().is_some_and(inside));
             if duplicate {
-                news.duplicate = true;
+                summary.duplicate = true;
                 cx.counters.tcp_dsack_received += 1;
-                self.rack.duplicate_reported(ack, self.outbox.nxt);
+                self.rack.dsack_received(ack, self.send_buffer.nxt);
                 continue;
             }
             let plausible = block.start.before(block.end)
                 && block.start.at_or_after(ack)
-                && block.end.at_or_before(self.outbox.nxt);
+                && block.end.at_or_before(self.send_buffer.nxt);
             if !plausible {
                 cx.counters.tcp_sack_discards += 1;
                 continue;
             }
-            let (now, least) = (cx.now, self.rtt.least());
+            let (now, min_rtt) = (cx.now, self.rtt.min_rtt());
             let rack = &mut self.rack;
             self.scoreboard.sack(*block, |segment| {
-                news.sacked += segment.len();
-                rack.delivered(now, segment, least);
+                summary.sacked += segment.len();
+                rack.delivered(now, segment, min_rtt);
             });
         }
     }
 
-    fn take_round_trip(&mut self, cx: &Context<'_>, header: &Header, news: &News) {
+    fn sample_rtt(&mut self, cx: &Context<'_>, header: &Header, summary: &AckSummary) {
         let echoed = || {
-            let timestamp = header.options.timestamp.filter(|_| self.timestamps.is_some() && news.bytes > 0)?;
+            let timestamp = header.options.timestamp.filter(|_| self.timestamps.is_some() && summary.bytes > 0)?;
             let age = isn::timestamp(cx.now, self.timestamp_offset).wrapping_sub(timestamp.echo);
-            let most = self.rtt.plausible();
-            (timestamp.echo != 0 && age > 0 && age < LONGEST_ECHO).then(|| (u64::from(age) * MILLISECOND).min(most))
+            let most = self.rtt.max_plausible_sample();
+            (timestamp.echo != 0 && age > 0 && age < MAX_ECHO_AGE).then(|| (u64::from(age) * MILLISECOND).min(most))
         };
-        // Karn: an acknowledgement that took a retransmission to come says nothing of the others it covers either.
-        if let Some(rtt) = news.first_rtt.filter(|_| !news.resent).or_else(echoed) {
+        // Karn's rule: if a retransmission was needed for this ACK, the other segments that it covers give no sample
+        // either.
+        if let Some(rtt) = summary.first_rtt.filter(|_| !summary.retransmitted).or_else(echoed) {
             self.rtt.sample(rtt);
         }
-        if let Some(rtt) = news.last_rtt {
-            self.rtt.sample_least(cx.now, rtt);
+        if let Some(rtt) = summary.last_rtt {
+            self.rtt.sample_min(cx.now, rtt);
         }
     }
 
-    /// Whether more was found to be lost.
+    /// Finds losses, and starts or ends a recovery. Returns whether RACK marked more segments as lost.
     fn find_losses(
         &mut self,
         cx: &mut Context<'_>,
         header: &Header,
-        news: News,
+        summary: AckSummary,
         is_duplicate: bool,
         outstanding: u32,
     ) -> bool {
-        let una = self.outbox.una;
-        let bare = news.bytes == 0 && news.sacked == 0;
-        if self.rack.probe_acknowledged(header.ack, news.duplicate, bare) == ProbeResult::Repaired {
+        let una = self.send_buffer.una;
+        let bare = summary.bytes == 0 && summary.sacked == 0;
+        if self.rack.probe_acknowledged(header.ack, summary.duplicate, bare) == ProbeResult::Repaired {
             cx.counters.tcp_loss_probe_recoveries += 1;
             if self.recovery.is_open() {
                 self.congestion.loss(outstanding, self.mss());
             }
         }
         if !self.sack {
-            if is_duplicate && self.reno.duplicate(una, self.recovery, &mut self.scoreboard) {
+            if is_duplicate && self.reno.duplicate_ack(una, self.recovery, &mut self.scoreboard) {
                 cx.counters.tcp_reno_recoveries += 1;
                 self.enter_recovery(outstanding);
-            } else if news.bytes > 0 {
-                self.reno.advanced(una, news.segments, self.recovery, &mut self.scoreboard);
+            } else if summary.bytes > 0 {
+                self.reno.ack_advanced(una, summary.segments, self.recovery, &mut self.scoreboard);
             }
         }
         if self.recovery.ends_at(una) {
@@ -207,16 +215,16 @@ impl Connection {
             self.undo = None;
             self.rack.recovered();
         }
-        if news.bytes > 0 || news.sacked > 0 {
+        if summary.bytes > 0 || summary.sacked > 0 {
             self.rearm(cx);
         }
-        self.sack && (news.bytes > 0 || news.sacked > 0) && self.detect_losses(cx)
+        self.sack && (summary.bytes > 0 || summary.sacked > 0) && self.detect_losses(cx)
     }
 
-    /// RACK: what is lost by now, and when to look again. Whether anything more is.
+    /// Marks what RACK considers lost, and arms the reordering timer. Returns whether a segment was marked.
     pub(crate) fn detect_losses(&mut self, cx: &mut Context<'_>) -> bool {
-        let smoothed = self.rtt.smoothed().unwrap_or(0);
-        let times = (self.rtt.least().unwrap_or(smoothed), smoothed);
+        let smoothed = self.rtt.srtt().unwrap_or(0);
+        let times = (self.rtt.min_rtt().unwrap_or(smoothed), smoothed);
         let outstanding = self.scoreboard.outstanding();
         let recovering = !self.recovery.is_open();
         let (lost, again) = self.rack.detect(cx.now, &mut self.scoreboard, recovering, times);
@@ -225,7 +233,7 @@ impl Connection {
             self.enter_recovery(outstanding);
             self.rearm(cx);
         }
-        // A round trip that a loss made long would have this timer come after the one it stands in for.
+        // After a loss the round trip may be so long that this timer would fire after the one it replaces.
         if let Some(wait) = again
             && wait < self.rtt.timeout()
         {
@@ -236,24 +244,54 @@ impl Connection {
 
     fn enter_recovery(&mut self, outstanding: u32) {
         let mss = self.mss();
-        self.remember_for_undo(false);
+        self.save_for_undo(false);
         self.congestion.loss(outstanding, mss);
-        self.recovery = Recovery::Fast { point: self.outbox.nxt };
-        self.prr = Prr::begin(self.scoreboard.outstanding() - self.scoreboard.sacked());
+        self.recovery = Recovery::Fast { point: self.send_buffer.nxt };
+        self.prr = Prr::new(self.scoreboard.outstanding() - self.scoreboard.sacked());
         self.recovery_begins = true;
-        self.reno.remember(self.outbox.nxt);
+        self.reno.set_recovery_point(self.send_buffer.nxt);
     }
 
-    /// Whether our FIN was acknowledged, and what that means.
+    /// Saves the state at the start of a recovery.
+    pub(crate) fn save_for_undo(&mut self, by_timer: bool) {
+        if self.timestamps.is_some() && self.recovery.is_open() {
+            self.undo = Some(Box::new(Undo::new(self.congestion, by_timer)));
+        }
+    }
+
+    /// Undoes the recovery if `header`, which acknowledges `bytes`, proves that the first retransmission was
+    /// spurious.
+    fn undo_if_spurious(&mut self, cx: &mut Context<'_>, header: &Header, bytes: u32) {
+        let Some(undo) = self.undo.as_deref().copied().filter(Undo::has_retransmitted) else { return };
+        self.undo = None;
+        let Some(echo) = undo.spurious_echo(header) else { return };
+        if self.recovery.is_open() {
+            return;
+        }
+        cx.counters.tcp_undone += 1;
+        self.recovery = Recovery::Open;
+        self.recovery_begins = false;
+        self.scoreboard.clear_losses();
+        self.congestion = undo.congestion;
+        self.congestion.restore(self.in_flight(), bytes, self.mss());
+        if undo.by_timer {
+            let took = isn::timestamp(cx.now, self.timestamp_offset).wrapping_sub(echo);
+            // Limited, because a peer that never updates its echo would cause timeouts of minutes.
+            self.rtt.restart((u64::from(took) * MILLISECOND).min(self.rtt.max_plausible_sample()));
+        }
+        self.rearm(cx);
+    }
+
+    /// Changes the state if the FIN was acknowledged.
     fn advance_state(&mut self, cx: &Context<'_>) {
-        if !self.outbox.is_finished() {
+        if !self.send_buffer.is_finished() {
             return;
         }
         match self.state {
             State::FinWait1 => {
-                let orphan = self.owner == Owner::Nobody;
-                let patience = crate::time::nanos(cx.settings.fin_wait_2);
-                self.state = State::FinWait2 { until: orphan.then(|| cx.now.plus(patience)) };
+                let orphan = self.owner == Owner::Orphan;
+                let fin_wait_2 = crate::time::nanos(cx.settings.fin_wait_2);
+                self.state = State::FinWait2 { until: orphan.then(|| cx.now.plus(fin_wait_2)) };
                 self.linger_until = None;
             }
             State::Closing => self.state = State::TimeWait,

@@ -1,28 +1,31 @@
-//! What must always be true of a connection, for tests: the ones that touch it cannot see inside.
+//! Invariants of a connection, for tests, which cannot access its private state.
 //!
-//! The rules say what keeps a connection from standing still. Whatever the peer has to answer for, it may never answer; so
-//! as long as something is outstanding, or waits for the peer's leave, a timer must run.
+//! They ensure that a connection never stalls: the peer may not answer, so a timer must run as long as data is
+//! outstanding or waits for the peer's window.
 
 use super::{
     connection::{Connection, State},
-    outbox::Fin,
-    timers::Timer,
+    send_buffer::Fin,
+    timer::Timer,
 };
 use crate::time::{Instant, SECOND};
 
-/// The retransmission timer's bound, and one that no keep-alive or patience of the settings' defaults exceeds.
+/// Longest allowed timer: the maximum retransmission timeout plus one second.
 const LONGEST: u64 = 121 * SECOND;
 
 impl Connection {
-    /// The first rule that is broken, if any. `queued`: whether it stands in the queue of those that send, and so will be
-    /// asked for segments before time passes.
+    /// Returns the first violated invariant. `queued` means that the connection is in the send queue, so
+    /// `next_segment` will be called before time advances.
     pub(crate) fn audit(&self, now: Instant, queued: bool) -> Result<(), &'static str> {
         if self.is_closed() {
             return Ok(());
         }
         self.scoreboard.audit()?;
-        let outstanding = self.outbox.nxt.since(self.outbox.una);
-        check(self.scoreboard.outstanding() == outstanding, "what is outstanding is not what the scoreboard has")?;
+        let outstanding = self.send_buffer.nxt.since(self.send_buffer.una);
+        check(
+            self.scoreboard.outstanding() == outstanding,
+            "SND.NXT - SND.UNA differs from the scoreboard's outstanding bytes",
+        )?;
         check(outstanding == 0 || self.timer != Timer::Off, "data, SYN or FIN is outstanding and no timer runs")?;
         check(
             outstanding == 0 || !matches!(self.timer, Timer::Persist(_)),
@@ -35,9 +38,9 @@ impl Connection {
         let near = self.timer.deadline().is_none_or(|at| at <= now.plus(LONGEST));
         check(near, "the timer is further away than the longest timeout")?;
         let handshake = matches!(self.state, State::SynSent | State::SynReceived { .. });
-        check(!handshake || outstanding > 0 || queued, "a SYN is neither sent nor to be sent")?;
+        check(!handshake || outstanding > 0 || queued, "a SYN was not sent and is not queued")?;
         if !handshake && !queued {
-            let waits = self.outbox.has_unsent();
+            let waits = self.send_buffer.has_unsent();
             check(
                 !waits || self.timer != Timer::Off,
                 "data or FIN waits to be sent, nothing is outstanding, and no timer runs",
@@ -45,7 +48,7 @@ impl Connection {
             check(!self.ack.is_due() && self.probe.is_none(), "an acknowledgement or a probe is due and not sent")?;
         }
         let finishes = matches!(self.state, State::FinWait1 | State::Closing | State::LastAck);
-        check(!finishes || self.outbox.fin != Fin::Open, "the connection finishes without a FIN")
+        check(!finishes || self.send_buffer.fin != Fin::Open, "the connection is closing without a FIN")
     }
 }
 

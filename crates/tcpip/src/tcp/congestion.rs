@@ -1,8 +1,8 @@
-//! The congestion window: how much may be in flight (RFC 5681, RFC 6928), whichever way it grows.
+//! Congestion window (RFC 5681, RFC 6928).
 //!
-//! Slow start and its end, the cut at a loss, the collapse at a timeout and the restart after silence are the same for
-//! all; growth in congestion avoidance and the depth of the cut are CUBIC's or Reno's. A window the application does not
-//! fill does not grow: what was not used was not tested.
+//! Slow start, the reduction at a loss, the collapse at a timeout and the restart after idle time are common to both
+//! algorithms. The growth in congestion avoidance and the size of the reduction are those of CUBIC or Reno. A window
+//! that the application does not fill does not grow, because its unused part was not tested.
 
 use super::cubic::Cubic;
 use crate::{config::CongestionControl, time::Instant};
@@ -13,17 +13,17 @@ enum Algorithm {
     Cubic(Cubic),
 }
 
-/// The window of one connection, in bytes.
+/// Congestion window of one connection, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Congestion {
     window: u32,
-    threshold: u32,
-    /// Growth that is less than a byte yet, times the window.
+    ssthresh: u32,
+    /// Growth of less than a byte, multiplied by the window.
     fraction: u64,
     algorithm: Algorithm,
 }
 
-/// The initial window of RFC 6928.
+/// Returns the initial window of RFC 6928.
 const fn initial_window(mss: u32) -> u32 {
     let doubled = 2 * mss;
     let bytes = if doubled > 14_600 { doubled } else { 14_600 };
@@ -36,30 +36,31 @@ impl Congestion {
             CongestionControl::Reno => Algorithm::Reno,
             CongestionControl::Cubic => Algorithm::Cubic(Cubic::default()),
         };
-        Self { window: initial_window(mss), threshold: u32::MAX, fraction: 0, algorithm }
+        Self { window: initial_window(mss), ssthresh: u32::MAX, fraction: 0, algorithm }
     }
 
     pub(crate) const fn window(&self) -> u32 {
         self.window
     }
 
-    pub(crate) const fn threshold(&self) -> u32 {
-        self.threshold
+    pub(crate) const fn ssthresh(&self) -> u32 {
+        self.ssthresh
     }
 
-    /// The segment size is known or was lowered, or the handshake lost its SYN: begin again (RFC 5681, 3.1).
-    pub(crate) fn begin(&mut self, mss: u32, syn_was_lost: bool) {
+    /// Sets the initial window, when the segment size is known. The window is one segment if the SYN was lost (RFC
+    /// 5681, 3.1).
+    pub(crate) fn restart(&mut self, mss: u32, syn_was_lost: bool) {
         self.window = if syn_was_lost { mss } else { initial_window(mss) };
     }
 
-    /// `acked` bytes left the network, of `in_flight` before.
+    /// Grows the window after `acked` bytes of `in_flight` were acknowledged.
     pub(crate) fn acknowledged(&mut self, now: Instant, acked: u32, in_flight: u32, mss: u32, rtt: u64) {
         let mut acked = acked;
-        if self.window < self.threshold {
+        if self.window < self.ssthresh {
             if self.window >= in_flight.saturating_mul(2) {
                 return;
             }
-            let room = self.threshold - self.window;
+            let room = self.ssthresh - self.window;
             let growth = acked.min(room);
             self.window = self.window.saturating_add(growth);
             acked -= growth;
@@ -76,40 +77,41 @@ impl Congestion {
         self.window = self.window.saturating_add(u32::try_from(growth).unwrap_or(u32::MAX)).min(1 << 30);
     }
 
-    /// A loss was found: cut the window, once per window of data.
+    /// Reduces the window after a loss. Called once per recovery.
     pub(crate) fn loss(&mut self, in_flight: u32, mss: u32) {
-        self.threshold = self.decrease(in_flight, mss);
-        self.window = self.threshold;
+        self.ssthresh = self.decrease(in_flight, mss);
+        self.window = self.ssthresh;
         self.fraction = 0;
     }
 
-    /// How much may be sent during a recovery, of which `quota` are left.
-    pub(crate) fn allow(&mut self, in_flight: u32, quota: u32) {
+    /// Sets the window during a recovery, so that `quota` more bytes can be sent.
+    pub(crate) fn set_in_recovery(&mut self, in_flight: u32, quota: u32) {
         self.window = in_flight.saturating_add(quota);
     }
 
-    /// A recovery is over: what it aimed at.
+    /// Ends a recovery: sets the window to the slow start threshold.
     pub(crate) fn recovered(&mut self) {
-        self.window = self.threshold;
+        self.window = self.ssthresh;
     }
 
-    /// The loss this value was put aside for was none (RFC 4015, 3.2, steps 5 and 6): goes back to the old window, without a
-    /// burst, when `acked` bytes were just acknowledged.
-    pub(crate) fn resume(&mut self, in_flight: u32, acked: u32, mss: u32) {
-        self.threshold = self.threshold.max(self.window);
+    /// Restores this value, which was saved before a spurious recovery (RFC 4015, 3.2, steps 5 and 6). `acked` bytes
+    /// were just acknowledged; the window is limited so that no burst follows.
+    pub(crate) fn restore(&mut self, in_flight: u32, acked: u32, mss: u32) {
+        self.ssthresh = self.ssthresh.max(self.window);
         self.window = self.window.min(in_flight + acked.min(initial_window(mss))).max(mss);
     }
 
-    /// The retransmission timer went off: `first` time for this data.
+    /// Collapses the window to one segment after a retransmission timeout. `first` means the first timeout of this
+    /// recovery.
     pub(crate) fn timeout(&mut self, in_flight: u32, mss: u32, first: bool) {
         if first {
-            self.threshold = self.decrease(in_flight, mss);
+            self.ssthresh = self.decrease(in_flight, mss);
         }
         self.window = mss;
         self.fraction = 0;
     }
 
-    /// Nothing was sent for longer than the timeout: what was known of the path is stale (RFC 5681, 4.1).
+    /// Limits the window to its initial size after an idle time longer than the timeout (RFC 5681, 4.1).
     pub(crate) fn idle(&mut self, mss: u32) {
         self.window = self.window.min(initial_window(mss));
         if let Algorithm::Cubic(cubic) = &mut self.algorithm {
@@ -120,7 +122,7 @@ impl Congestion {
     fn decrease(&mut self, in_flight: u32, mss: u32) -> u32 {
         match &mut self.algorithm {
             Algorithm::Reno => in_flight / 2,
-            // RFC 9438, 4.6: of the window, unless the application did not fill it.
+            // RFC 9438, 4.6: reduce the window, or the bytes in flight if the application did not fill it.
             Algorithm::Cubic(cubic) => cubic.decrease(self.window.min(in_flight.max(self.window / 2))),
         }
         .max(2 * mss)
@@ -151,14 +153,14 @@ mod tests {
         window.acknowledged(Instant(0), 10 * MSS, 10 * MSS, MSS, MILLISECOND);
         assert_eq!(window.window(), 20 * MSS);
         window.acknowledged(Instant(0), MSS, MSS, MSS, MILLISECOND);
-        assert_eq!(window.window(), 20 * MSS, "one segment in flight tested nothing");
+        assert_eq!(window.window(), 20 * MSS, "one segment in flight does not test the window");
     }
 
     #[test]
     fn reno_halves_and_then_grows_a_segment_a_round_trip() {
         let mut window = congestion(CongestionControl::Reno);
         window.loss(40 * MSS, MSS);
-        assert_eq!((window.window(), window.threshold()), (20 * MSS, 20 * MSS));
+        assert_eq!((window.window(), window.ssthresh()), (20 * MSS, 20 * MSS));
         for _ in 0..20 {
             window.acknowledged(Instant(0), MSS, 20 * MSS, MSS, MILLISECOND);
         }
@@ -170,13 +172,13 @@ mod tests {
         let mut window = congestion(CongestionControl::Cubic);
         window.acknowledged(Instant(0), 10 * MSS, 10 * MSS, MSS, MILLISECOND);
         window.timeout(20 * MSS, MSS, true);
-        assert_eq!((window.window(), window.threshold()), (MSS, 14 * MSS));
+        assert_eq!((window.window(), window.ssthresh()), (MSS, 14 * MSS));
         window.timeout(MSS, MSS, false);
-        assert_eq!((window.window(), window.threshold()), (MSS, 14 * MSS));
+        assert_eq!((window.window(), window.ssthresh()), (MSS, 14 * MSS));
     }
 
     #[test]
-    fn silence_falls_back_to_the_initial_window() {
+    fn idle_time_falls_back_to_the_initial_window() {
         let mut window = congestion(CongestionControl::Cubic);
         window.acknowledged(Instant(0), 10 * MSS, 10 * MSS, MSS, MILLISECOND);
         window.idle(MSS);

@@ -1,34 +1,34 @@
-//! One TCP connection: its state, and what the application does to it (RFC 9293).
+//! TCP connection: its state and the application's operations (RFC 9293).
 //!
-//! A connection is a plain value. Segments go in by `receive`, time by `handle_timeout`; segments come out of
-//! `next_segment` until it has none, and `deadline` says when time matters again. Each policy is in a file of its own, and
-//! this struct is where they meet:
+//! A connection is a plain value. `receive` takes segments and `handle_timeout` takes time. `next_segment` returns
+//! the segments to send, and `deadline` the time of the next `handle_timeout`. Each policy has its own file, and this
+//! struct combines them:
 //!
 //! | policy | file | source |
 //! | --- | --- | --- |
-//! | beginning | `handshake` | RFC 9293 3.5, 7323, 6528; 4987 in `cookies` |
-//! | what comes in | `receive`, `inbox` | RFC 9293 3.10.7, 5961, 2018, 2883 |
-//! | acknowledging what came in | `ack` | RFC 9293 3.8.6.3, 5681 4.2 |
-//! | what the peer acknowledges | `acknowledge`, `scoreboard`, `rack`, `newreno`, `undo` | RFC 6675, 8985, 6582, 4015 |
-//! | how much may be out | `congestion`, `cubic`, `prr` | RFC 5681, 6928, 9438, 9937 |
-//! | what goes out | `send`, `outbox` | RFC 9293 3.7.4, 3.8.6.2 |
-//! | when time matters | `timers`, `rtt`, `keepalive` | RFC 6298, 8985, 9293 3.8.4 |
-//! | the end | `time_wait` | RFC 9293 3.6, 1337, 6191 |
+//! | handshake | `handshake`, `isn`, `cookies` | RFC 9293 3.5, 7323, 6528, 4987 |
+//! | input, reassembly and receive window | `receive`, `receive_buffer` | RFC 9293 3.10.7, 5961, 2018, 2883 |
+//! | acknowledgements to the peer | `ack` | RFC 9293 3.8.6.3, 5681 4.2 |
+//! | acknowledgements from the peer | `acknowledge`, `scoreboard`, `rack`, `newreno`, `undo` | RFC 6675, 8985, 6582, 4015 |
+//! | congestion window | `congestion`, `cubic`, `prr` | RFC 5681, 6928, 9438, 9937 |
+//! | output and send window | `send`, `send_buffer` | RFC 9293 3.7.4, 3.8.6.2 |
+//! | timers | `timeout`, `timer`, `rtt`, `keepalive` | RFC 6298, 8985, 9293 3.8.4 |
+//! | TIME-WAIT | `time_wait` | RFC 9293 3.6, 1337, 6191 |
 
 use super::{
     ack::AckPolicy,
     congestion::Congestion,
-    inbox::Inbox,
-    keepalive::Prober,
+    keepalive::KeepaliveTimer,
     newreno::{NewReno, Recovery},
-    outbox::{Fin, Outbox},
     prr::Prr,
     rack::Rack,
+    receive_buffer::ReceiveBuffer,
     rtt::Rtt,
     scoreboard::Scoreboard,
-    segment::HEADER,
+    segment::HEADER_LEN,
+    send_buffer::{Fin, SendBuffer},
     seq::Seq,
-    timers::Timer,
+    timer::Timer,
     undo::Undo,
 };
 use crate::{
@@ -37,11 +37,11 @@ use crate::{
     error::{IoError, SocketError},
     event::{Readiness, SocketId},
     flow::Flow,
-    limiter::Limiter,
+    limiter::RateLimiter,
     time::{Instant, nanos},
 };
 
-/// The states of RFC 9293, 3.3.2, with what each needs to know.
+/// States of RFC 9293, section 3.3.2, with the data that only one state needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     SynSent,
@@ -51,82 +51,82 @@ pub(crate) enum State {
     Established,
     FinWait1,
     FinWait2 {
-        /// Until when an application that is gone waits for the peer's FIN.
+        /// End of the wait for the peer's FIN, if the application has closed the connection.
         until: Option<Instant>,
     },
     CloseWait,
     Closing,
     LastAck,
-    /// Over, and to be remembered: the stack moves it to the table of such connections.
+    /// The stack moves the connection to the TIME-WAIT table.
     TimeWait,
     Closed,
 }
 
-/// How a connection came to be half open.
+/// How a connection became half open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// By a SYN to a listener.
+    /// A SYN arrived for a listener.
     Listener,
-    /// By two SYNs that crossed.
+    /// Two SYNs crossed (simultaneous open).
     Simultaneous,
 }
 
-/// Who has the connection.
+/// Owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// A listener, in whose count of half-open connections it is.
+    /// A listener that counts it as half open.
     HalfOpen(SocketId),
-    /// A listener, in whose queue it waits to be accepted.
+    /// A listener that has it in its accept queue.
     Queued(SocketId),
     Application,
-    /// The application closed it; it finishes alone.
-    Nobody,
+    /// None: the application closed the connection, which finishes by itself.
+    Orphan,
 }
 
-/// The timestamps of a connection that uses them (RFC 7323).
+/// Timestamp state of a connection that uses the option (RFC 7323).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timestamps {
-    /// The peer's latest, TS.Recent, and when it came.
+    /// Latest timestamp of the peer (TS.Recent) and its arrival.
     pub recent: u32,
     pub recent_at: Instant,
 }
 
-/// A segment without new data that was asked for by a timer.
+/// Segment that a timer requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Probe {
-    /// The tail loss probe of RFC 8985.
+    /// Tail loss probe (RFC 8985).
     Loss,
-    /// The zero-window probe of RFC 9293, 3.8.6.1, which also overrides silly window avoidance.
+    /// Zero-window probe (RFC 9293, 3.8.6.1). It also overrides silly window avoidance.
     Window,
     Keepalive,
 }
 
-/// What a call needs to know and may count beside the connection itself.
+/// Parameters of a call: time, settings, counters and rate limit.
 pub(crate) struct Context<'a> {
     pub now: Instant,
     pub settings: &'a Settings,
     pub counters: &'a mut Counters,
-    pub challenges: &'a mut Limiter,
+    pub challenges: &'a mut RateLimiter,
 }
 
-/// A connection.
+/// TCP connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub flow: Flow,
     pub state: State,
     pub owner: Owner,
-    /// News for the application since it was last told.
+    /// Changes since the last event, for the application.
     pub edges: Readiness,
     pub error: Option<SocketError>,
-    pub inbox: Inbox,
-    pub outbox: Outbox,
+    pub receive_buffer: ReceiveBuffer,
+    pub send_buffer: SendBuffer,
     pub scoreboard: Scoreboard,
     pub rtt: Rtt,
     pub congestion: Congestion,
     pub recovery: Recovery,
     pub prr: Prr,
     pub undo: Option<Box<Undo>>,
-    /// The first retransmission of a recovery is sent whatever the window says (RFC 6675, 5, step 4.3).
+    /// The first retransmission of a recovery ignores the congestion window (RFC 6675, 5, step 4.3).
     pub recovery_begins: bool,
     pub reno: NewReno,
     pub rack: Rack,
@@ -139,15 +139,15 @@ pub(crate) struct Connection {
     pub sack: bool,
     pub nodelay: bool,
     pub shut_read: bool,
-    /// `Some(0)`: closing means resetting.
+    /// SO_LINGER. `Some(0)` resets the connection when it is closed.
     pub linger: Option<core::time::Duration>,
-    /// When a lingering close gives up.
+    /// When a lingering connection is reset.
     pub linger_until: Option<Instant>,
-    pub prober: Option<Box<Prober>>,
-    /// The last RCV.NXT that was sent, for TS.Recent and for SYN retransmissions.
+    pub keepalive_timer: Option<Box<KeepaliveTimer>>,
+    /// Last RCV.NXT that was sent, for TS.Recent (RFC 7323, 4.3).
     pub last_ack_sent: Seq,
     pub last_sent_at: Instant,
-    /// The largest segment the peer takes, and the largest packet the path does.
+    /// Maximum segment size that the peer accepts, and path MTU.
     pub peer_mss: u16,
     pub path_mtu: u16,
 }
@@ -162,15 +162,19 @@ impl Connection {
         state: State,
         owner: Owner,
     ) -> Self {
-        let own_mss = u32::from(path_mtu) - flow.ip_header() as u32 - HEADER as u32;
+        let own_mss = u32::from(path_mtu) - flow.ip_header() as u32 - HEADER_LEN as u32;
         Self {
             flow,
             state,
             owner,
             edges: Readiness::NONE,
             error: None,
-            inbox: Inbox::new(Seq(0), settings.receive_buffer as u32, settings.receive_buffer_limit as u32),
-            outbox: Outbox::new(initial, settings.send_buffer),
+            receive_buffer: ReceiveBuffer::new(
+                Seq(0),
+                settings.receive_buffer as u32,
+                settings.receive_buffer_limit as u32,
+            ),
+            send_buffer: SendBuffer::new(initial, settings.send_buffer),
             scoreboard: Scoreboard::default(),
             rtt: Rtt::new(nanos(settings.minimum_rto)),
             congestion: Congestion::new(settings.congestion_control, own_mss),
@@ -190,7 +194,7 @@ impl Connection {
             shut_read: false,
             linger: None,
             linger_until: None,
-            prober: None,
+            keepalive_timer: None,
             last_ack_sent: Seq(0),
             last_sent_at: Instant::ZERO,
             peer_mss: u16::MAX,
@@ -198,31 +202,32 @@ impl Connection {
         }
     }
 
-    /// Loads the parts that every segment needs, which lie in different cache lines.
-    pub(crate) fn warm(&self) {
-        let words = (self.outbox.una, self.inbox.next(), self.timer, self.rtt.backoff(), self.last_ack_sent);
+    /// Loads the fields that every segment needs into the CPU's cache; they are in different cache lines.
+    pub(crate) fn prefetch(&self) {
+        let words =
+            (self.send_buffer.una, self.receive_buffer.next(), self.timer, self.rtt.backoff(), self.last_ack_sent);
         core::hint::black_box((words, self.congestion.window(), self.scoreboard.len(), self.flow.local_port));
     }
 
-    /// The largest segment this host takes on this flow: what it announces.
+    /// Returns the MSS that this host announces.
     pub(crate) fn own_mss(&self, mtu: usize) -> u16 {
-        (mtu - self.flow.ip_header() - HEADER) as u16
+        (mtu - self.flow.ip_header() - HEADER_LEN) as u16
     }
 
-    /// Payload bytes of a full segment.
+    /// Returns the payload length of a full segment.
     pub(crate) fn mss(&self) -> u32 {
-        let path = u32::from(self.path_mtu) - self.flow.ip_header() as u32 - HEADER as u32;
+        let path = u32::from(self.path_mtu) - self.flow.ip_header() as u32 - HEADER_LEN as u32;
         let options = if self.timestamps.is_some() { 12 } else { 0 };
         path.min(self.peer_mss.into()) - options
     }
 
-    /// Bytes believed to be in the network.
+    /// Returns the estimated number of bytes in the network.
     pub(crate) fn in_flight(&self) -> u32 {
         let in_flight = self.scoreboard.in_flight();
         if self.sack { in_flight } else { in_flight.saturating_sub(self.reno.delivered(self.mss())) }
     }
 
-    /// Whether the handshake is over and the connection is not.
+    /// Returns whether the handshake is over and the connection is not closed.
     pub(crate) const fn is_synchronized(&self) -> bool {
         !matches!(self.state, State::SynSent | State::SynReceived { .. } | State::Closed)
     }
@@ -231,56 +236,56 @@ impl Connection {
         matches!(self.state, State::Closed | State::TimeWait)
     }
 
-    /// Whether the application may still write.
+    /// Returns whether the application may write.
     const fn can_write(&self) -> bool {
-        matches!(self.state, State::Established | State::CloseWait) && matches!(self.outbox.fin, Fin::Open)
+        matches!(self.state, State::Established | State::CloseWait) && matches!(self.send_buffer.fin, Fin::Open)
     }
 
-    /// The connection is over because of `error`.
+    /// Closes the connection because of `error`.
     pub(crate) fn fail(&mut self, error: SocketError) {
         self.error = Some(error);
         self.finish();
         self.edges |= Readiness::ERROR;
     }
 
-    /// The connection is over, and nothing remembers it.
+    /// Closes the connection without TIME-WAIT.
     pub(crate) fn finish(&mut self) {
         self.state = State::Closed;
         self.timer = Timer::Off;
         self.scoreboard = Scoreboard::default();
-        self.outbox = Outbox::new(self.outbox.nxt, self.outbox.limit());
-        self.outbox.fin = Fin::Sent(self.outbox.nxt);
+        self.send_buffer = SendBuffer::new(self.send_buffer.nxt, self.send_buffer.limit());
+        self.send_buffer.fin = Fin::Sent(self.send_buffer.nxt);
         self.edges |= Readiness::READABLE | Readiness::WRITABLE | Readiness::READ_CLOSED | Readiness::HANG_UP;
     }
 
     pub(crate) fn readiness(&self) -> Readiness {
         let closed = self.is_closed();
         let failed = self.error.is_some();
-        let ended = closed || self.shut_read || self.inbox.is_finished();
-        let write_fails = closed || self.outbox.fin != Fin::Open;
-        Readiness::READABLE.when(self.inbox.readable() > 0 || ended || failed)
-            | Readiness::WRITABLE.when(self.can_write() && self.outbox.has_room() || write_fails || failed)
+        let ended = closed || self.shut_read || self.receive_buffer.is_finished();
+        let write_fails = closed || self.send_buffer.fin != Fin::Open;
+        Readiness::READABLE.when(self.receive_buffer.readable() > 0 || ended || failed)
+            | Readiness::WRITABLE.when(self.can_write() && self.send_buffer.has_room() || write_fails || failed)
             | Readiness::READ_CLOSED.when(ended)
-            | Readiness::HANG_UP.when(closed || ended && self.outbox.fin != Fin::Open)
+            | Readiness::HANG_UP.when(closed || ended && self.send_buffer.fin != Fin::Open)
             | Readiness::ERROR.when(failed)
     }
 
-    /// Reads; 0 is the end of the stream.
+    /// Reads data. Returns 0 at the end of the stream.
     pub(crate) fn read(&mut self, to: &mut [u8], peek: bool) -> Result<usize, IoError> {
-        if self.inbox.readable() > 0 {
-            return Ok(self.inbox.read(to, peek));
+        if self.receive_buffer.readable() > 0 {
+            return Ok(self.receive_buffer.read(to, peek));
         }
         if let Some(error) = self.error.take() {
             return Err(error.into());
         }
         match self.state {
             State::SynSent | State::SynReceived { .. } => Err(IoError::NotConnected),
-            _ if self.is_closed() || self.shut_read || self.inbox.is_finished() => Ok(0),
+            _ if self.is_closed() || self.shut_read || self.receive_buffer.is_finished() => Ok(0),
             _ => Err(IoError::WouldBlock),
         }
     }
 
-    /// Writes what there is room for.
+    /// Writes as many bytes as fit.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
         if let Some(error) = self.error.take() {
             return Err(error.into());
@@ -288,16 +293,16 @@ impl Connection {
         match self.state {
             State::SynSent | State::SynReceived { .. } => Err(IoError::WouldBlock),
             _ if !self.can_write() => Err(IoError::BrokenPipe),
-            _ => match self.outbox.write(bytes) {
+            _ => match self.send_buffer.write(bytes) {
                 0 if !bytes.is_empty() => Err(IoError::WouldBlock),
                 taken => Ok(taken),
             },
         }
     }
 
-    /// The application will write no more: a FIN follows the last byte.
+    /// Closes the sending direction: a FIN follows the last byte.
     pub(crate) fn shut_write(&mut self) {
-        if self.outbox.fin != Fin::Open {
+        if self.send_buffer.fin != Fin::Open {
             return;
         }
         let next = match self.state {
@@ -305,28 +310,29 @@ impl Connection {
             State::CloseWait => State::LastAck,
             _ => return,
         };
-        // A half-open connection sends its FIN when the handshake is over; the state changes then.
+        // A half-open connection sends its FIN after the handshake, and changes its state then.
         if !matches!(self.state, State::SynReceived { .. }) {
             self.state = next;
         }
-        self.outbox.fin = Fin::Queued;
+        self.send_buffer.fin = Fin::Queued;
         self.edges |= Readiness::WRITABLE;
-        if self.inbox.is_finished() || self.shut_read {
+        if self.receive_buffer.is_finished() || self.shut_read {
             self.edges |= Readiness::HANG_UP;
         }
     }
 
-    /// The application is gone. Whether the peer must be reset, because data was not read or will not be waited for.
+    /// Closes the connection for the application. Returns whether it must be reset: there is unread data, or the
+    /// linger time is zero.
     pub(crate) fn close(&mut self, now: Instant, fin_wait_2: u64) -> bool {
-        let unread = self.inbox.readable() > 0 && !self.is_closed();
-        let impatient = self.linger.is_some_and(|linger| linger.is_zero());
-        self.owner = Owner::Nobody;
+        let unread = self.receive_buffer.readable() > 0 && !self.is_closed();
+        let aborts = self.linger.is_some_and(|linger| linger.is_zero());
+        self.owner = Owner::Orphan;
         self.error = None;
         if self.state == State::SynSent {
             self.finish();
             return false;
         }
-        if unread || impatient {
+        if unread || aborts {
             return !self.is_closed();
         }
         self.linger_until = self.linger.map(|linger| now + linger);
@@ -337,29 +343,29 @@ impl Connection {
         false
     }
 
-    /// Sizes of what this connection holds beside itself, in bytes.
+    /// Returns the memory of the buffers and boxes in bytes.
     pub(crate) fn memory(&self) -> usize {
-        self.inbox.memory()
-            + self.outbox.memory()
+        self.receive_buffer.memory()
+            + self.send_buffer.memory()
             + self.scoreboard.memory()
             + self.undo.as_ref().map_or(0, |_| size_of::<Undo>())
-            + self.prober.as_ref().map_or(0, |_| size_of::<Prober>())
+            + self.keepalive_timer.as_ref().map_or(0, |_| size_of::<KeepaliveTimer>())
     }
 
-    /// Whether the peer should be told of a window that opened since.
-    pub(crate) fn window_opened(&mut self) {
-        if self.is_synchronized() && !self.is_closed() && self.inbox.is_update_worthwhile(self.mss()) {
-            self.ack.at_once();
+    /// Sends a window update if the window has opened enough.
+    pub(crate) fn update_peer_window(&mut self) {
+        if self.is_synchronized() && !self.is_closed() && self.receive_buffer.should_update_window(self.mss()) {
+            self.ack.ack_now();
         }
     }
 
-    /// The path takes no packets longer than `mtu`.
+    /// Lowers the path MTU to `mtu`. Returns whether it was larger before.
     pub(crate) fn lower_path_mtu(&mut self, mtu: u16) -> bool {
         if mtu >= self.path_mtu {
             return false;
         }
         self.path_mtu = mtu;
-        // What was in flight in longer segments never arrived: send it again, in shorter ones.
+        // Longer segments in flight did not arrive. They are retransmitted in smaller ones.
         let mss = self.mss();
         for index in 0..self.scoreboard.len() {
             if self.scoreboard.get(index).is_some_and(|segment| segment.len() > mss) {

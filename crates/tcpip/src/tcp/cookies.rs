@@ -1,16 +1,16 @@
-//! SYN cookies: a connection's beginning kept by the peer (RFC 4987, section 3.6).
+//! SYN cookies: the state of a half-open connection, encoded in the SYN-ACK (RFC 4987, section 3.6).
 //!
-//! When a listener's queue of half-open connections is full, the answer to a SYN is computed so that the ACK that completes
-//! the handshake carries everything back, and nothing is stored. The 32 bits of the sequence number are
+//! When a listener has too many half-open connections, the SYN-ACK is computed so that the final ACK of the handshake
+//! returns all needed state, and nothing is stored. The 32 bits of the sequence number are
 //!
-//! | bits | what |
+//! | bits | content |
 //! | --- | --- |
 //! | 31..5 | keyed hash of the flow, the peer's initial sequence number and the fields below |
-//! | 4..2 | which of eight segment sizes the peer announced, rounded down |
-//! | 1..0 | the minute (64 s) it was made in; good for this one and the next |
+//! | 4..2 | index of the peer's MSS among eight sizes, rounded down |
+//! | 1..0 | period of 64 s in which it was made; valid in this period and the next |
 //!
-//! If the peer uses timestamps, the low six bits of ours carry its window scale and whether it may be sent SACK blocks; the
-//! echo brings them back. Without timestamps neither is used.
+//! If the peer uses timestamps, the low six bits of the SYN-ACK's timestamp encode its window scale and whether it
+//! permits SACK, and its echo returns them. Without timestamps neither option is used.
 
 use super::{options::Options, seq::Seq};
 use crate::{
@@ -18,25 +18,25 @@ use crate::{
     time::{Instant, SECOND},
 };
 
-/// Segment sizes a cookie can express. The last two are those of a loopback-like and a jumbo-frame network.
+/// Segment sizes that a cookie can encode, including those of very large MTUs and jumbo frames.
 const SIZES: [u16; 8] = [216, 536, 1220, 1360, 1440, 1460, 4312, 8960];
 
 const TIMESTAMP_BITS: u32 = 6;
 const NO_SCALE: u32 = 15;
 const SACK: u32 = 1 << 4;
 
-/// How long after the last cookie was sent cookies are still looked for, in nanoseconds.
+/// How long after the last cookie was sent an ACK may carry one, in nanoseconds.
 pub(crate) const LIFETIME: u64 = 128 * SECOND;
 
-/// What comes back with a good cookie.
+/// SYN options that a valid cookie returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Returned {
+pub(crate) struct CookieOptions {
     pub mss: u16,
     pub window_scale: Option<u8>,
     pub sack_permitted: bool,
 }
 
-/// Makes and checks cookies.
+/// Generator and verifier of cookies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cookies(Secret);
 
@@ -45,43 +45,44 @@ impl Cookies {
         Self(Secret::derive(seed, 3))
     }
 
-    /// The sequence number to answer a SYN with.
+    /// Returns the sequence number of the SYN-ACK.
     pub(crate) fn make(&self, now: Instant, flow: &Flow, peer: Seq, mss: u16) -> Seq {
         let size = SIZES.iter().rposition(|&size| size <= mss).unwrap_or(0) as u32;
-        self.seal(minute(now), flow, peer, size)
+        self.seal(period(now), flow, peer, size)
     }
 
-    /// Whether `cookie` answers a SYN of `peer`, and the segment size it carries.
+    /// Verifies `cookie`, the answer to a SYN with sequence number `peer`. Returns the encoded segment size if it is
+    /// valid.
     pub(crate) fn check(&self, now: Instant, flow: &Flow, peer: Seq, cookie: Seq) -> Option<u16> {
         let size = cookie.0 >> 2 & 7;
-        let current = minute(now);
+        let current = period(now);
         [Some(current), current.checked_sub(1)]
             .into_iter()
             .flatten()
-            .any(|minute| self.seal(minute, flow, peer, size) == cookie)
+            .any(|period| self.seal(period, flow, peer, size) == cookie)
             .then(|| SIZES[size as usize])
     }
 
-    fn seal(&self, minute: u64, flow: &Flow, peer: Seq, size: u32) -> Seq {
-        let hash = self.0.hash((flow, peer.0, size, minute)) as u32;
-        Seq(hash << 5 | size << 2 | (minute as u32 & 3))
+    fn seal(&self, period: u64, flow: &Flow, peer: Seq, size: u32) -> Seq {
+        let hash = self.0.hash((flow, peer.0, size, period)) as u32;
+        Seq(hash << 5 | size << 2 | (period as u32 & 3))
     }
 }
 
-const fn minute(now: Instant) -> u64 {
+const fn period(now: Instant) -> u64 {
     now.0 / (64 * SECOND)
 }
 
-/// The options of a SYN that a cookie can bring back: without timestamps only the segment size.
-pub(crate) fn expressible(options: &Options, timestamps: bool) -> Options {
+/// Returns the SYN options that a cookie can encode: all if timestamps are used, else only the MSS.
+pub(crate) fn encodable_options(options: &Options, timestamps: bool) -> Options {
     match options.timestamp.filter(|_| timestamps) {
         Some(_) => *options,
         None => Options { mss: options.mss, ..Options::default() },
     }
 }
 
-/// Hides the options of a SYN in the low bits of our timestamp, moving it into the past rather than the future.
-pub(crate) fn hide_options(timestamp: u32, options: &Options) -> u32 {
+/// Encodes SYN options in the low bits of a timestamp. The result is never later than `timestamp`.
+pub(crate) fn encode_options(timestamp: u32, options: &Options) -> u32 {
     let scale = options.window_scale.map_or(NO_SCALE, u32::from);
     let bits = scale | if options.sack_permitted { SACK } else { 0 };
     let mask = (1 << TIMESTAMP_BITS) - 1;
@@ -89,11 +90,11 @@ pub(crate) fn hide_options(timestamp: u32, options: &Options) -> u32 {
     if hidden.wrapping_sub(timestamp).cast_signed() > 0 { hidden.wrapping_sub(1 << TIMESTAMP_BITS) } else { hidden }
 }
 
-/// Reads back what [`hide_options`] hid; without an echo there are no options.
-pub(crate) fn reveal_options(mss: u16, echo: Option<u32>) -> Returned {
-    let Some(echo) = echo else { return Returned { mss, window_scale: None, sack_permitted: false } };
+/// Decodes the options that [`encode_options`] encoded. Without an echo there are none.
+pub(crate) fn decode_options(mss: u16, echo: Option<u32>) -> CookieOptions {
+    let Some(echo) = echo else { return CookieOptions { mss, window_scale: None, sack_permitted: false } };
     let scale = echo & 15;
-    Returned { mss, window_scale: (scale != NO_SCALE).then_some(scale as u8), sack_permitted: echo & SACK != 0 }
+    CookieOptions { mss, window_scale: (scale != NO_SCALE).then_some(scale as u8), sack_permitted: echo & SACK != 0 }
 }
 
 #[cfg(test)]
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_good_for_two_minutes_and_one_peer() {
+    fn a_cookie_is_valid_for_two_periods_and_one_peer() {
         let cookies = Cookies::new(1);
         let made = Instant(640 * SECOND);
         let cookie = cookies.make(made, &flow(), Seq(77), 1448);
@@ -124,13 +125,16 @@ mod tests {
     }
 
     #[test]
-    fn the_timestamp_carries_the_options_and_never_runs_ahead() {
+    fn the_timestamp_encodes_the_options_and_is_never_later() {
         for timestamp in [0_u32, 5, 63, 64, 1_000_000, u32::MAX] {
             for (window_scale, sack_permitted) in [(None, false), (Some(14), true), (Some(0), true), (Some(7), false)] {
                 let options = Options { window_scale, sack_permitted, ..Options::default() };
-                let hidden = hide_options(timestamp, &options);
+                let hidden = encode_options(timestamp, &options);
                 assert!(timestamp.wrapping_sub(hidden) < 64 + 64);
-                assert_eq!(reveal_options(1460, Some(hidden)), Returned { mss: 1460, window_scale, sack_permitted });
+                assert_eq!(
+                    decode_options(1460, Some(hidden)),
+                    CookieOptions { mss: 1460, window_scale, sack_permitted }
+                );
             }
         }
     }

@@ -1,57 +1,59 @@
-//! CUBIC: the congestion window as a cubic function of the time since the last loss (RFC 9438), in integers.
+//! CUBIC congestion control in integers (RFC 9438).
 //!
-//! After a loss at window `W_max` the window is cut to 0.7 of it and then follows `W(t) = C * (t - K)^3 + W_max`, with
-//! `C = 0.4` segments per second cubed and `K` chosen so that `W(0)` is the cut window: fast back towards `W_max`, flat
-//! around it, fast beyond it. Where a Reno flow would have grown more (short round trips), its window is used instead.
-//! Windows are in bytes, times in milliseconds, so `C` is `0.4 * MSS / 10^9` bytes per cubic millisecond.
+//! After a loss at window `W_max` the window is reduced to 0.7 of it and then follows `W(t) = C * (t - K)^3 + W_max`,
+//! with `C = 0.4` segments per second cubed and `K` chosen so that `W(0)` is the reduced window. The window grows
+//! fast towards `W_max`, slowly around it, and fast beyond it. If a Reno flow would have grown more (short round
+//! trips), its window is used instead. Windows are in bytes and times in milliseconds, so `C` is `0.4 * MSS / 10^9`
+//! bytes per cubic millisecond.
 
 use crate::time::{Instant, MILLISECOND};
 
-/// The multiplicative decrease: 0.7.
+/// Multiplicative decrease: 0.7.
 const BETA: (u64, u64) = (7, 10);
-/// `3 * (1 - beta) / (1 + beta)`: how fast a Reno flow with this decrease grows.
+/// `3 * (1 - beta) / (1 + beta)`: additive increase of a Reno flow with this decrease (RFC 9438, 4.3).
 const ALPHA: (u64, u64) = (9, 17);
-/// Fraction bits of the Reno estimate.
+/// Fractional bits of the Reno window.
 const FRACTION: u32 = 8;
 
-/// The growth since a loss, or since the connection's first congestion avoidance.
+/// Growth since a loss, or since the first congestion avoidance of the connection.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     start: Instant,
-    /// Milliseconds from the start until the curve is at `origin` again.
+    /// Milliseconds from `start` until the curve reaches `origin`.
     k: u64,
     origin: u32,
-    /// What Reno's window would be, in bytes shifted left by `FRACTION`.
+    /// Window of a Reno flow, in bytes shifted left by `FRACTION`.
     reno: u64,
 }
 
-/// State of CUBIC. Windows in bytes.
+/// State of CUBIC. Windows are in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cubic {
-    /// The window before the last decrease.
+    /// Window before the last decrease, reduced by fast convergence.
     w_max: u32,
-    /// The window at the last decrease, before fast convergence.
+    /// Window before the last decrease.
     prior: u32,
     epoch: Option<Epoch>,
 }
 
 impl Cubic {
-    /// The window to have after a congestion event at `window`.
+    /// Returns the window after a congestion event at `window`.
     pub(crate) fn decrease(&mut self, window: u32) -> u32 {
         self.epoch = None;
         self.prior = window;
-        // Fast convergence: a flow that did not get back to where it was makes room for others.
+        // Fast convergence: a flow that did not reach its previous maximum releases bandwidth to others (RFC 9438,
+        // 4.7).
         self.w_max = if window < self.w_max { (u64::from(window) * (10 + BETA.0) / 20) as u32 } else { window };
         (u64::from(window) * BETA.0 / BETA.1) as u32
     }
 
-    /// The time stood still: the connection was idle, and the curve must not run on (RFC 9438, 5.8).
+    /// Restarts the curve after idle time (RFC 9438, 5.8).
     pub(crate) fn restart(&mut self) {
         self.epoch = None;
     }
 
-    /// How many bytes the window grows in congestion avoidance when `acked` bytes are acknowledged; times
-    /// `window`, so that nothing is lost by rounding.
+    /// Returns the growth of the window in congestion avoidance after `acked` bytes were acknowledged. The result is
+    /// in bytes times `window`, so that rounding loses nothing.
     pub(crate) fn increase(&mut self, now: Instant, window: u32, acked: u32, mss: u32, rtt: u64) -> u64 {
         let epoch = self.epoch.get_or_insert_with(|| Epoch::begin(now, window, self.w_max, mss));
         let alpha = if epoch.reno >> FRACTION >= u64::from(self.prior) { (1, 1) } else { ALPHA };
@@ -60,7 +62,7 @@ impl Cubic {
         let cubic = epoch.window(elapsed, mss);
         let reno = epoch.reno >> FRACTION;
         let target = if cubic < reno {
-            // Straight to Reno's window.
+            // Use Reno's window at once.
             return reno.saturating_sub(window.into()) * u64::from(window);
         } else {
             epoch.window(elapsed + rtt / MILLISECOND, mss).clamp(window.into(), u64::from(window) * 3 / 2)
@@ -76,7 +78,7 @@ impl Epoch {
         Self { start: now, k, origin: w_max.max(window), reno: u64::from(window) << FRACTION }
     }
 
-    /// `W_cubic(t)`, in bytes, for `t` in milliseconds.
+    /// Returns `W_cubic(t)` in bytes, for `t` in milliseconds.
     fn window(&self, t: u64, mss: u32) -> u64 {
         let offset = u128::from(t.abs_diff(self.k).min(1 << 24));
         let change = (offset * offset * offset * u128::from(mss) * 4 / 10 / 1_000_000_000) as u64;
@@ -85,7 +87,7 @@ impl Epoch {
     }
 }
 
-/// The integer cube root, rounded down.
+/// Returns the integer cube root, rounded down.
 fn cube_root(value: u64) -> u64 {
     let mut root = 0_u64;
     for bit in (0..22).rev() {
@@ -105,7 +107,7 @@ mod tests {
     const MSS: u32 = 1000;
 
     #[test]
-    fn cube_roots() {
+    fn cube_roots_are_rounded_down() {
         for root in [0_u64, 1, 2, 1_000, 2_000_000] {
             assert_eq!(cube_root(root.pow(3)), root);
             assert_eq!(cube_root(root.pow(3) + 1), root.max(1));
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_cuts_to_seven_tenths_and_a_second_one_makes_room() {
+    fn a_loss_reduces_to_seven_tenths_and_a_second_one_converges_fast() {
         let mut cubic = Cubic::default();
         assert_eq!(cubic.decrease(100 * MSS), 70 * MSS);
         assert_eq!(cubic.w_max, 100 * MSS);
@@ -121,7 +123,7 @@ mod tests {
         assert_eq!(cubic.w_max, 68 * MSS);
     }
 
-    /// One acknowledgement a round trip of everything in flight, for a path too long for Reno to matter.
+    /// Acknowledges everything in flight once a round trip, on a path too long for Reno to matter.
     fn grow(cubic: &mut Cubic, mut window: u32, seconds: u64, rtt: u64) -> u32 {
         let mut now = Instant(0);
         while now.0 < seconds * SECOND {
@@ -150,7 +152,7 @@ mod tests {
     fn on_a_short_path_it_grows_as_reno_does() {
         let mut cubic = Cubic::default();
         let window = cubic.decrease(10 * MSS);
-        // 1 ms: a thousand round trips of 9/17 and then one segment each.
+        // With 1 ms there are a thousand round trips, which add 9/17 of a segment each, and later one.
         let grown = grow(&mut cubic, window, 1, MILLISECOND);
         assert!(grown > 900 * MSS && grown < 1_100 * MSS, "{grown}");
     }

@@ -1,9 +1,9 @@
 //! Initial sequence numbers and timestamp offsets (RFC 6528; RFC 7323, section 5.4).
 //!
-//! ISN = M + F(local, remote, secret): a clock that ticks every 4 us, and a keyed hash of the flow, so that numbers of one
-//! flow grow from one connection to the next and numbers of other flows tell nothing. The timestamp clock ticks every
-//! millisecond and is offset by another hash of the flow, so that a peer cannot read the host's uptime, and a new
-//! connection of the same flow has later timestamps than the old one, which is what reuse of TIME-WAIT needs.
+//! ISN = M + F(local, remote, secret): a clock with a tick of 4 us plus a keyed hash of the flow. Numbers of one flow
+//! grow from one connection to the next, and reveal nothing about those of other flows. The timestamp clock has a
+//! tick of one millisecond and is offset by another hash of the flow, so that a peer cannot read the host's uptime. A
+//! new connection of the same flow has later timestamps than the old one, as the reuse of TIME-WAIT requires.
 
 use super::seq::Seq;
 use crate::{
@@ -11,30 +11,30 @@ use crate::{
     time::{Instant, MILLISECOND},
 };
 
-/// The two secrets.
+/// Generator of sequence numbers and timestamp offsets, with a secret for each.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct IsnGenerator {
     sequence: Secret,
     timestamp: Secret,
 }
 
-impl Numbers {
+impl IsnGenerator {
     pub(crate) fn new(seed: u64) -> Self {
         Self { sequence: Secret::derive(seed, 1), timestamp: Secret::derive(seed, 2) }
     }
 
-    /// The first sequence number of a connection of `flow` that begins now.
+    /// Returns the initial sequence number of a connection of `flow` that starts now.
     pub(crate) fn initial(&self, now: Instant, flow: &Flow) -> Seq {
         Seq((now.0 / 4_000) as u32).plus(self.sequence.hash(flow) as u32)
     }
 
-    /// What is added to the millisecond clock in the flow's timestamps.
+    /// Returns the offset of the flow's timestamps from the millisecond clock.
     pub(crate) fn timestamp_offset(&self, flow: &Flow) -> u32 {
         self.timestamp.hash(flow) as u32
     }
 }
 
-/// The timestamp of a flow with `offset` at `now`.
+/// Returns the timestamp at `now` of a flow with this `offset`.
 pub(crate) const fn timestamp(now: Instant, offset: u32) -> u32 {
     ((now.0 / MILLISECOND) as u32).wrapping_add(offset)
 }
@@ -51,11 +51,11 @@ mod tests {
             local_port: 80,
             remote_port: port,
         };
-        let numbers = Numbers::new(5);
+        let numbers = IsnGenerator::new(5);
         let first = numbers.initial(Instant(0), &flow(1));
         assert_eq!(numbers.initial(Instant(4_000_000), &flow(1)), first.plus(1_000));
         assert_ne!(numbers.initial(Instant(0), &flow(2)), first);
-        assert_ne!(Numbers::new(6).initial(Instant(0), &flow(1)), first);
+        assert_ne!(IsnGenerator::new(6).initial(Instant(0), &flow(1)), first);
         assert_ne!(numbers.timestamp_offset(&flow(1)), numbers.timestamp_offset(&flow(2)));
     }
 }

@@ -1,59 +1,59 @@
-//! Is the peer still there? (RFC 9293, section 3.8.4)
+//! Keep-alive (RFC 9293, section 3.8.4).
 //!
-//! Off unless asked for. After a time of silence a segment without data and with a sequence number that was acknowledged
-//! already is sent, which a living peer must answer; a dead one is given up after some probes.
+//! Disabled by default. After an idle time the connection sends a segment without data whose sequence number is
+//! already acknowledged. The peer must answer it. After some unanswered probes the connection is aborted.
 
 use crate::{
     config::Keepalive,
     time::{Instant, nanos},
 };
 
-/// What to do when the timer goes off.
+/// Action after the timer has fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeepaliveStep {
-    /// Not yet.
+pub(crate) enum KeepaliveAction {
+    /// None: the deadline was moved.
     Wait,
     /// Send a probe.
     Probe,
-    /// Nobody answered: give up.
+    /// Abort the connection: all probes were unanswered.
     GiveUp,
 }
 
-/// The state of one connection that wants it.
+/// Keep-alive timer of one connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Prober {
+pub(crate) struct KeepaliveTimer {
     pub settings: Keepalive,
-    /// When the peer was last heard, or it was turned on.
-    heard: Instant,
+    /// Arrival of the peer's last segment, or activation of keep-alive.
+    last_received: Instant,
     probes: u8,
 }
 
-impl Prober {
+impl KeepaliveTimer {
     pub(crate) const fn new(settings: Keepalive, now: Instant) -> Self {
-        Self { settings, heard: now, probes: 0 }
+        Self { settings, last_received: now, probes: 0 }
     }
 
-    /// The peer sent something.
-    pub(crate) fn heard(&mut self, now: Instant) {
-        self.heard = now;
+    /// Restarts the idle time, because a segment arrived.
+    pub(crate) fn restart(&mut self, now: Instant) {
+        self.last_received = now;
         self.probes = 0;
     }
 
     pub(crate) fn deadline(&self) -> Instant {
         let waited = nanos(self.settings.interval).saturating_mul(self.probes.into());
-        self.heard.plus(nanos(self.settings.idle).saturating_add(waited))
+        self.last_received.plus(nanos(self.settings.idle).saturating_add(waited))
     }
 
-    /// Time passed.
-    pub(crate) fn expire(&mut self, now: Instant) -> KeepaliveStep {
+    /// Returns what to do at `now`, and counts a probe.
+    pub(crate) fn expire(&mut self, now: Instant) -> KeepaliveAction {
         if now < self.deadline() {
-            return KeepaliveStep::Wait;
+            return KeepaliveAction::Wait;
         }
         if self.probes >= self.settings.probes {
-            return KeepaliveStep::GiveUp;
+            return KeepaliveAction::GiveUp;
         }
         self.probes += 1;
-        KeepaliveStep::Probe
+        KeepaliveAction::Probe
     }
 }
 
@@ -67,14 +67,14 @@ mod tests {
     #[test]
     fn probes_and_gives_up_unless_answered() {
         let settings = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(2), probes: 2 };
-        let mut prober = Prober::new(settings, Instant(0));
-        assert_eq!(prober.expire(Instant(10 * SECOND - 1)), KeepaliveStep::Wait);
-        assert_eq!(prober.expire(Instant(10 * SECOND)), KeepaliveStep::Probe);
-        assert_eq!(prober.expire(Instant(11 * SECOND)), KeepaliveStep::Wait);
-        assert_eq!(prober.expire(Instant(12 * SECOND)), KeepaliveStep::Probe);
-        let mut answered = prober;
-        answered.heard(Instant(13 * SECOND));
+        let mut keepalive_timer = KeepaliveTimer::new(settings, Instant(0));
+        assert_eq!(keepalive_timer.expire(Instant(10 * SECOND - 1)), KeepaliveAction::Wait);
+        assert_eq!(keepalive_timer.expire(Instant(10 * SECOND)), KeepaliveAction::Probe);
+        assert_eq!(keepalive_timer.expire(Instant(11 * SECOND)), KeepaliveAction::Wait);
+        assert_eq!(keepalive_timer.expire(Instant(12 * SECOND)), KeepaliveAction::Probe);
+        let mut answered = keepalive_timer;
+        answered.restart(Instant(13 * SECOND));
         assert_eq!(answered.deadline(), Instant(23 * SECOND));
-        assert_eq!(prober.expire(Instant(14 * SECOND)), KeepaliveStep::GiveUp);
+        assert_eq!(keepalive_timer.expire(Instant(14 * SECOND)), KeepaliveAction::GiveUp);
     }
 }

@@ -1,23 +1,23 @@
-//! Loss recovery, with NewReno where the peer has no SACK (RFC 6582, RFC 6675, RFC 5681).
+//! State of loss recovery, and NewReno for peers without SACK (RFC 6582, RFC 6675, RFC 5681).
 //!
-//! Recovery is the time from the first sign of a loss until everything sent before it is acknowledged; the window is cut
-//! once in it. With SACK the scoreboard knows what is missing. Without, all there is to go by is how many duplicate
-//! acknowledgements came: each says that *some* segment left the network, three in a row that the first one is lost, and
-//! an acknowledgement that ends before the recovery point that the next one is lost as well.
+//! A recovery lasts from the detection of a loss until everything that was sent before it is acknowledged. The window
+//! is reduced once per recovery. Without SACK, losses are inferred from duplicate acknowledgements. Each shows that
+//! *some* segment left the network, and three in a row that the first one is lost. An acknowledgement that ends
+//! before the recovery point shows that the next segment is lost as well.
 
 use super::{scoreboard::Scoreboard, seq::Seq};
 
-/// Duplicate acknowledgements that mean a loss.
+/// Duplicate acknowledgements that indicate a loss.
 const DUPLICATE_THRESHOLD: u32 = 3;
 
-/// Where a connection is in recovering.
+/// Recovery state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recovery {
-    /// Nothing is known to be lost.
+    /// No loss is known.
     Open,
-    /// A loss was found by SACK, RACK or duplicates; over when `point` is acknowledged.
+    /// SACK, RACK or duplicate acknowledgements revealed a loss. The recovery ends when `point` is acknowledged.
     Fast { point: Seq },
-    /// The retransmission timer went off; over when `point` is acknowledged.
+    /// The retransmission timer expired. The recovery ends when `point` is acknowledged.
     Timeout { point: Seq },
 }
 
@@ -26,7 +26,7 @@ impl Recovery {
         matches!(self, Self::Open)
     }
 
-    /// Whether `una` ends it.
+    /// Returns whether the acknowledgement of `una` ends the recovery.
     pub(crate) const fn ends_at(self, una: Seq) -> bool {
         match self {
             Self::Open => false,
@@ -35,45 +35,47 @@ impl Recovery {
     }
 }
 
-/// What counts duplicates for a peer without SACK.
+/// Counter of duplicate acknowledgements, for a peer without SACK.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NewReno {
     duplicates: u32,
-    /// Losses before this point belong to a recovery that is over; duplicates below it are its echo (RFC 6582, 4.1).
+    /// End of the last recovery. Duplicates up to this point are caused by its retransmissions (RFC 6582, 4.1).
     recover: Option<Seq>,
 }
 
 impl NewReno {
-    /// Bytes the duplicates say have left the network.
+    /// Returns the bytes that have left the network according to the duplicates.
     pub(crate) const fn delivered(&self, mss: u32) -> u32 {
         self.duplicates.saturating_mul(mss)
     }
 
-    /// A duplicate acknowledgement of `una`. Whether recovery must begin; the first segment is then marked.
-    pub(crate) fn duplicate(&mut self, una: Seq, recovery: Recovery, board: &mut Scoreboard) -> bool {
-        self.duplicates = (self.duplicates + 1).min(board.len() as u32);
-        let echo = self.recover.is_some_and(|point| una.at_or_before(point));
-        if !recovery.is_open() || self.duplicates < DUPLICATE_THRESHOLD || echo {
+    /// Counts a duplicate acknowledgement of `una`. Returns whether a recovery starts; the first segment is then
+    /// marked lost.
+    pub(crate) fn duplicate_ack(&mut self, una: Seq, recovery: Recovery, scoreboard: &mut Scoreboard) -> bool {
+        self.duplicates = (self.duplicates + 1).min(scoreboard.len() as u32);
+        let stale = self.recover.is_some_and(|point| una.at_or_before(point));
+        if !recovery.is_open() || self.duplicates < DUPLICATE_THRESHOLD || stale {
             return false;
         }
-        board.mark_lost(0)
+        scoreboard.mark_lost(0)
     }
 
-    /// `una` moved by `segments` in `recovery`: if that did not end it, the next segment is lost as well.
-    pub(crate) fn advanced(&mut self, una: Seq, segments: u32, recovery: Recovery, board: &mut Scoreboard) {
+    /// Handles an acknowledgement that advanced to `una` by `segments`. During a recovery the next segment is lost as
+    /// well.
+    pub(crate) fn ack_advanced(&mut self, una: Seq, segments: u32, recovery: Recovery, scoreboard: &mut Scoreboard) {
         match recovery {
             Recovery::Fast { point } if una.before(point) => {
                 self.duplicates = self.duplicates.saturating_sub(segments.saturating_sub(1));
-                if !board.is_empty() {
-                    board.mark_lost(0);
+                if !scoreboard.is_empty() {
+                    scoreboard.mark_lost(0);
                 }
             }
             _ => self.duplicates = 0,
         }
     }
 
-    /// A recovery began or ended, or the timer went off, with everything before `point` sent.
-    pub(crate) fn remember(&mut self, point: Seq) {
+    /// Sets the recovery point: everything before `point` was sent when a recovery or a timeout began.
+    pub(crate) fn set_recovery_point(&mut self, point: Seq) {
         self.recover = Some(point);
     }
 
@@ -87,37 +89,37 @@ mod tests {
     use super::*;
     use crate::{tcp::seq::SeqRange, time::Instant};
 
-    fn board(segments: u32) -> Scoreboard {
-        let mut board = Scoreboard::default();
+    fn scoreboard(segments: u32) -> Scoreboard {
+        let mut scoreboard = Scoreboard::default();
         for number in 0..segments {
-            board.push(SeqRange::new(Seq(number * 10), Seq(number * 10 + 10)), Instant(0));
+            scoreboard.push(SeqRange::new(Seq(number * 10), Seq(number * 10 + 10)), Instant(0));
         }
-        board
+        scoreboard
     }
 
     #[test]
-    fn the_third_duplicate_begins_and_partial_acknowledgements_go_on() {
-        let (mut reno, mut board) = (NewReno::default(), board(6));
-        assert!(!reno.duplicate(Seq(0), Recovery::Open, &mut board));
-        assert!(!reno.duplicate(Seq(0), Recovery::Open, &mut board));
-        assert!(reno.duplicate(Seq(0), Recovery::Open, &mut board));
-        assert_eq!(board.first_waiting(), Some(0));
+    fn the_third_duplicate_starts_a_recovery_and_partial_acks_continue_it() {
+        let (mut reno, mut scoreboard) = (NewReno::default(), scoreboard(6));
+        assert!(!reno.duplicate_ack(Seq(0), Recovery::Open, &mut scoreboard));
+        assert!(!reno.duplicate_ack(Seq(0), Recovery::Open, &mut scoreboard));
+        assert!(reno.duplicate_ack(Seq(0), Recovery::Open, &mut scoreboard));
+        assert_eq!(scoreboard.first_to_retransmit(), Some(0));
         let recovery = Recovery::Fast { point: Seq(60) };
-        reno.remember(Seq(60));
-        board.resent(0, Instant(1));
-        board.acknowledge(Seq(20), |_| ());
-        reno.advanced(Seq(20), 2, recovery, &mut board);
-        assert_eq!(board.get(0).unwrap().start, Seq(20));
-        assert_eq!(board.first_waiting(), Some(0), "the hole behind the first one");
+        reno.set_recovery_point(Seq(60));
+        scoreboard.mark_retransmitted(0, Instant(1));
+        scoreboard.acknowledge(Seq(20), |_| ());
+        reno.ack_advanced(Seq(20), 2, recovery, &mut scoreboard);
+        assert_eq!(scoreboard.get(0).unwrap().start, Seq(20));
+        assert_eq!(scoreboard.first_to_retransmit(), Some(0), "the hole behind the first one");
         assert!(recovery.ends_at(Seq(60)) && !recovery.ends_at(Seq(59)));
     }
 
     #[test]
-    fn duplicates_of_an_old_recovery_are_no_news() {
-        let (mut reno, mut board) = (NewReno::default(), board(6));
-        reno.remember(Seq(0));
+    fn duplicates_of_an_old_recovery_are_ignored() {
+        let (mut reno, mut scoreboard) = (NewReno::default(), scoreboard(6));
+        reno.set_recovery_point(Seq(0));
         for _ in 0..5 {
-            assert!(!reno.duplicate(Seq(0), Recovery::Open, &mut board));
+            assert!(!reno.duplicate_ack(Seq(0), Recovery::Open, &mut scoreboard));
         }
     }
 }

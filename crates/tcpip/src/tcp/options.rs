@@ -1,26 +1,26 @@
-//! TCP options: what a segment carries beside its header (RFC 9293, 3.2; RFC 7323; RFC 2018).
+//! TCP options (RFC 9293, 3.2; RFC 7323; RFC 2018).
 //!
-//! Options that are garbled make the whole segment suspect: it is dropped and counted. Unknown options are skipped. SACK
-//! blocks are kept as they came; whether they are plausible is the scoreboard's question.
+//! A segment with malformed options is dropped and counted. Unknown options are skipped. SACK blocks are not
+//! validated here.
 
 use smoltcp::wire::TcpOption;
 
 use super::seq::{Seq, SeqRange};
 
-/// The largest shift of the window (RFC 7323, section 2.3).
+/// Largest shift of the window (RFC 7323, section 2.3).
 pub(crate) const MAXIMUM_WINDOW_SCALE: u8 = 14;
 
-/// At most three blocks are sent and read: with timestamps, no more fit.
+/// Maximum number of SACK blocks: no more fit beside a timestamp.
 pub(crate) const SACK_BLOCKS: usize = 3;
 
-/// A timestamp option.
+/// Timestamp option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timestamp {
     pub value: u32,
     pub echo: u32,
 }
 
-/// The options of one segment.
+/// Options of one segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub mss: Option<u16>,
@@ -31,7 +31,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads the options; `None` if they are garbled.
+    /// Parses the options. Returns `None` if they are malformed.
     pub(crate) fn parse(mut bytes: &[u8]) -> Option<Self> {
         let mut options = Self::default();
         while !bytes.is_empty() {
@@ -54,7 +54,7 @@ impl Options {
         Some(options)
     }
 
-    /// Bytes the options take in a header; always a multiple of four.
+    /// Returns the length of the options in bytes, a multiple of four.
     pub(crate) fn len(&self) -> usize {
         let sack = self.sack.iter().flatten().count();
         4 * usize::from(self.mss.is_some())
@@ -63,7 +63,7 @@ impl Options {
             + sack_len(sack)
     }
 
-    /// Writes the options into `buffer`, which is as long as [`Options::len`] says.
+    /// Writes the options into `buffer`, whose length must be [`Options::len`].
     pub(crate) fn emit(&self, buffer: &mut [u8]) {
         let mut rest = buffer;
         if let Some(mss) = self.mss {
@@ -88,16 +88,16 @@ impl Options {
             let blocks = self.sack.map(|block| block.map(|block| (block.start.0, block.end.0)));
             rest = TcpOption::SackRange(blocks).emit(pad(rest));
         }
-        debug_assert!(rest.is_empty(), "the length of the options is what was announced");
+        debug_assert!(rest.is_empty(), "the options fill the buffer");
     }
 }
 
-/// Bytes that `blocks` SACK blocks take, with their padding.
+/// Returns the length of `blocks` SACK blocks with their padding, in bytes.
 pub(crate) const fn sack_len(blocks: usize) -> usize {
     if blocks > 0 { 4 + 8 * blocks } else { 0 }
 }
 
-/// How many SACK blocks fit into `bytes`.
+/// Returns the number of SACK blocks that fit into `bytes`.
 pub(crate) fn sack_room(bytes: usize) -> usize {
     (bytes.saturating_sub(4) / 8).min(SACK_BLOCKS)
 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn emitted_options_are_parsed() {
         let timestamp = Some(Timestamp { value: 7, echo: 9 });
         let block = |start| Some(SeqRange::new(Seq(start), Seq(start + 5)));
         round_trip(Options::default());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_refused_and_the_unknown_skipped() {
+    fn malformed_options_are_rejected_and_unknown_ones_skipped() {
         assert_eq!(Options::parse(&[2, 4, 5]), None, "cut short");
         assert_eq!(Options::parse(&[8, 0]), None, "no length");
         assert_eq!(Options::parse(&[3, 4, 1, 1]), None, "window scale of a wrong length");

@@ -1,46 +1,53 @@
-//! How fast to send while losses are repaired: proportional rate reduction (RFC 9937).
+//! Proportional rate reduction (RFC 9937): the sending rate during a recovery.
 //!
-//! When a loss is found the window is to shrink to the threshold. Cut at once, nothing could be sent until as much has left
-//! the network, and then everything in bursts. Instead each acknowledgement lets a share of what it reports be sent, so
-//! that recovery ends with the threshold in flight; and if more was lost than that, sending catches up with the
-//! threshold, no faster than slow start.
+//! A loss reduces the window to the slow start threshold. If that happened at once, nothing could be sent until
+//! enough had left the network, and then a burst would follow. Instead, each acknowledgement allows a share of the
+//! bytes that it reports to be sent, so that the recovery ends with the threshold in flight. If more was lost than
+//! that, sending catches up with the threshold no faster than slow start.
 
-/// The account of one recovery, in bytes.
+/// State of one recovery, in bytes, with the names of the RFC.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Prr {
-    /// In flight when it began.
-    flight: u32,
+    /// RecoverFS: bytes in flight when the recovery started.
+    recover_fs: u32,
     delivered: u32,
     out: u32,
-    /// No acknowledgement was taken in yet.
-    begins: bool,
+    /// No acknowledgement was processed yet.
+    first_ack: bool,
 }
 
 impl Prr {
-    /// A recovery begins with `flight` bytes sent and not reported to have arrived.
-    pub(crate) const fn begin(flight: u32) -> Self {
-        Self { flight, delivered: 0, out: 0, begins: true }
+    /// Starts a recovery with `flight` bytes sent and not reported as received.
+    pub(crate) const fn new(flight: u32) -> Self {
+        Self { recover_fs: flight, delivered: 0, out: 0, first_ack: true }
     }
 
-    /// An acknowledgement reports `delivered` bytes, with `in_flight` left. `good`: it moved SND.UNA and showed no further
-    /// loss. How many bytes may be sent now.
-    pub(crate) fn acknowledged(&mut self, delivered: u32, in_flight: u32, threshold: u32, mss: u32, good: bool) -> u32 {
-        if core::mem::take(&mut self.begins) {
-            // What the first one reports was in flight when the loss happened.
-            self.flight = self.flight.saturating_add(delivered);
+    /// Returns how many bytes may be sent after an acknowledgement that reports `delivered` bytes and leaves
+    /// `in_flight`. `safe_ack` means that it advanced SND.UNA and revealed no further loss.
+    pub(crate) fn acknowledged(
+        &mut self,
+        delivered: u32,
+        in_flight: u32,
+        ssthresh: u32,
+        mss: u32,
+        safe_ack: bool,
+    ) -> u32 {
+        if core::mem::take(&mut self.first_ack) {
+            // What the first acknowledgement reports was in flight when the loss occurred.
+            self.recover_fs = self.recover_fs.saturating_add(delivered);
         }
         self.delivered = self.delivered.saturating_add(delivered);
-        let quota = if in_flight > threshold {
-            let share = u64::from(self.delivered) * u64::from(threshold);
-            (share.div_ceil(u64::from(self.flight.max(1))) as u32).saturating_sub(self.out)
+        let quota = if in_flight > ssthresh {
+            let share = u64::from(self.delivered) * u64::from(ssthresh);
+            (share.div_ceil(u64::from(self.recover_fs.max(1))) as u32).saturating_sub(self.out)
         } else {
-            let owed = self.delivered.saturating_sub(self.out).max(delivered);
-            (owed + if good { mss } else { 0 }).min(threshold - in_flight)
+            let allowed = self.delivered.saturating_sub(self.out).max(delivered);
+            (allowed + if safe_ack { mss } else { 0 }).min(ssthresh - in_flight)
         };
         if self.out == 0 { quota.max(mss) } else { quota }
     }
 
-    /// `bytes` were sent, for the first time or again.
+    /// Records that `bytes` were sent or retransmitted.
     pub(crate) fn sent(&mut self, bytes: u32) {
         self.out = self.out.saturating_add(bytes);
     }
@@ -50,10 +57,10 @@ impl Prr {
 mod tests {
     use super::*;
 
-    /// A hundred segments, of which the first is lost; the others are reported one by one.
+    /// Of a hundred segments the first is lost; the others are reported one by one.
     #[test]
-    fn the_flight_shrinks_evenly() {
-        let mut prr = Prr::begin(99);
+    fn the_bytes_in_flight_shrink_evenly() {
+        let mut prr = Prr::new(99);
         let (mut in_flight, mut sent) = (99, Vec::new());
         for _ in 0..99 {
             in_flight -= 1;
@@ -68,8 +75,8 @@ mod tests {
     }
 
     #[test]
-    fn a_large_loss_is_caught_up_with_as_in_slow_start() {
-        let mut prr = Prr::begin(99);
+    fn sending_catches_up_after_a_large_loss_as_in_slow_start() {
+        let mut prr = Prr::new(99);
         // Sixty of them are lost.
         let mut in_flight = 39;
         let mut quotas = Vec::new();
@@ -84,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_retransmission_goes_out_in_any_case() {
-        assert_eq!(Prr::begin(10).acknowledged(0, 90, 5, 1, false), 1);
+    fn the_first_retransmission_is_always_allowed() {
+        assert_eq!(Prr::new(10).acknowledged(0, 90, 5, 1, false), 1);
     }
 }

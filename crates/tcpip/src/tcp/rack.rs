@@ -1,27 +1,27 @@
-//! RACK-TLP: loss found by time (RFC 8985).
+//! RACK-TLP: time-based loss detection (RFC 8985).
 //!
-//! *RACK.* A segment is lost when a segment that was sent later has been delivered, and more than the *reordering window*
-//! has passed since. The window is zero until the path is seen to reorder, as three duplicate acknowledgements were
-//! enough before; then a quarter of the least round trip, and a quarter more each time the peer reports a duplicate that
-//! we sent for nothing. Where segments are late but not yet lost, a timer looks again.
+//! *RACK.* A segment is lost if a segment that was sent later was delivered and more than the *reordering window* has
+//! passed since. The window is zero until reordering was observed, once three segments are SACKed or during a
+//! recovery. Otherwise it is a quarter of the minimum round trip, plus a quarter for each round trip in which the
+//! peer reported a duplicate. A timer checks segments that are late but not lost yet.
 //!
-//! *TLP.* The last segments of a burst have nobody behind them to show their loss. After two round trips of silence
-//! one probe is sent, new data or the last segment again, so that its acknowledgement shows what is missing.
+//! *TLP.* No later segment can reveal the loss of the last segments of a burst. After two round trips without an
+//! acknowledgement one probe is sent, new data or the last segment again. Its acknowledgement shows what is missing.
 
 use super::{
-    scoreboard::{Scoreboard, Sent},
+    scoreboard::{Scoreboard, SentSegment},
     seq::Seq,
 };
 use crate::time::{Instant, MILLISECOND, SECOND};
 
-/// Segments SACKed that stand for three duplicate acknowledgements.
+/// SACKed segments that replace three duplicate acknowledgements.
 const DUPLICATE_THRESHOLD: u32 = 3;
-/// Recoveries after which a widened window is forgotten.
-const PERSIST: u8 = 16;
-/// What a receiver may delay the acknowledgement of a lone segment by.
+/// Recoveries after which a widened window is reset (RFC 8985, 6.2).
+const REO_WND_PERSIST: u8 = 16;
+/// Longest delay of the acknowledgement of a single segment by the receiver (RFC 8985, 7.2).
 const WORST_DELAYED_ACK: u64 = 200 * MILLISECOND;
 
-/// The most recently sent segment that was delivered.
+/// Most recently sent segment that was delivered.
 #[derive(Clone, Copy, Debug)]
 struct Delivered {
     at: Instant,
@@ -29,61 +29,61 @@ struct Delivered {
     rtt: u64,
 }
 
-/// A tail loss probe on its way.
+/// Tail loss probe in flight.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
-    /// What is acknowledged when the probe and everything before it arrived.
+struct TailProbe {
+    /// Sequence number that is acknowledged when the probe and everything before it have arrived.
     end: Seq,
-    /// Whether it carries bytes that were sent before.
+    /// Whether it retransmits bytes.
     repeats: bool,
 }
 
-/// What an acknowledgement said about a probe.
+/// Result of an acknowledgement for a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeResult {
-    /// Nothing (yet).
+    /// Nothing yet.
     None,
-    /// It repaired a loss nobody else saw: the window must be cut.
+    /// The probe repaired a loss that nothing else revealed; the window must be reduced.
     Repaired,
 }
 
-/// State of one connection.
+/// RACK-TLP state of one connection, with the names of the RFC.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rack {
     delivered: Option<Delivered>,
-    /// The highest byte ever delivered.
-    forward: Seq,
+    /// Highest sequence number that was delivered.
+    fack: Seq,
     reordering_seen: bool,
-    quarters: u8,
-    persist: u8,
-    /// Until this is acknowledged, duplicates are of the same round trip.
-    duplicate_round: Option<Seq>,
-    probe: Option<Probe>,
+    reo_wnd_mult: u8,
+    reo_wnd_persist: u8,
+    /// Duplicates reported before this is acknowledged belong to the same round trip.
+    dsack_round: Option<Seq>,
+    probe: Option<TailProbe>,
 }
 
 impl Rack {
     pub(crate) const fn new(initial: Seq) -> Self {
         Self {
             delivered: None,
-            forward: initial,
+            fack: initial,
             reordering_seen: false,
-            quarters: 1,
-            persist: 0,
-            duplicate_round: None,
+            reo_wnd_mult: 1,
+            reo_wnd_persist: 0,
+            dsack_round: None,
             probe: None,
         }
     }
 
-    /// `segment` was delivered: acknowledged or SACKed just now.
-    pub(crate) fn delivered(&mut self, now: Instant, segment: &Sent, least_rtt: Option<u64>) {
-        if segment.end.after(self.forward) {
-            self.forward = segment.end;
-        } else if segment.end.before(self.forward) && !segment.is_resent() {
+    /// Records that `segment` was acknowledged or SACKed just now.
+    pub(crate) fn delivered(&mut self, now: Instant, segment: &SentSegment, least_rtt: Option<u64>) {
+        if segment.end.after(self.fack) {
+            self.fack = segment.end;
+        } else if segment.end.before(self.fack) && !segment.was_retransmitted() {
             self.reordering_seen = true;
         }
         let rtt = now.nanos_since(segment.at);
-        if segment.is_resent() && least_rtt.is_some_and(|least| rtt < least) {
-            // Too soon for the retransmission: the original arrived.
+        if segment.was_retransmitted() && least_rtt.is_some_and(|min_rtt| rtt < min_rtt) {
+            // Faster than the minimum round trip: the original arrived, not the retransmission.
             return;
         }
         if self.delivered.is_none_or(|last| sent_after((segment.at, segment.end), (last.at, last.end))) {
@@ -91,67 +91,67 @@ impl Rack {
         }
     }
 
-    /// The peer reported a duplicate: what was resent was not lost, so wait longer.
-    pub(crate) fn duplicate_reported(&mut self, una: Seq, nxt: Seq) {
-        if self.duplicate_round.is_none_or(|round| una.at_or_after(round)) {
-            self.duplicate_round = Some(nxt);
-            self.quarters = self.quarters.saturating_add(1);
-            self.persist = PERSIST;
+    /// Widens the reordering window, because a retransmission was unnecessary.
+    pub(crate) fn dsack_received(&mut self, una: Seq, nxt: Seq) {
+        if self.dsack_round.is_none_or(|round| una.at_or_after(round)) {
+            self.dsack_round = Some(nxt);
+            self.reo_wnd_mult = self.reo_wnd_mult.saturating_add(1);
+            self.reo_wnd_persist = REO_WND_PERSIST;
         }
     }
 
-    /// A recovery ended.
+    /// Records the end of a recovery.
     pub(crate) fn recovered(&mut self) {
-        self.persist = self.persist.saturating_sub(1);
-        if self.persist == 0 {
-            self.quarters = 1;
+        self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
+        if self.reo_wnd_persist == 0 {
+            self.reo_wnd_mult = 1;
         }
     }
 
-    fn reordering_window(&self, board: &Scoreboard, recovering: bool, least: u64, smoothed: u64) -> u64 {
-        if !self.reordering_seen && (recovering || board.sacked_segments() >= DUPLICATE_THRESHOLD) {
+    fn reordering_window(&self, scoreboard: &Scoreboard, recovering: bool, min_rtt: u64, smoothed: u64) -> u64 {
+        if !self.reordering_seen && (recovering || scoreboard.sacked_segments() >= DUPLICATE_THRESHOLD) {
             return 0;
         }
-        (least / 4 * u64::from(self.quarters)).min(smoothed)
+        (min_rtt / 4 * u64::from(self.reo_wnd_mult)).min(smoothed)
     }
 
-    /// Marks what is lost by now. Returns whether anything is, and how long until the next segment would be.
+    /// Marks lost segments. Returns whether there are any, and the time until the next one may be.
     pub(crate) fn detect(
         &self,
         now: Instant,
-        board: &mut Scoreboard,
+        scoreboard: &mut Scoreboard,
         recovering: bool,
-        (least, smoothed): (u64, u64),
+        (min_rtt, smoothed): (u64, u64),
     ) -> (bool, Option<u64>) {
         let Some(last) = self.delivered else { return (false, None) };
-        if !board.has_marks() {
+        if !scoreboard.has_marks() {
             return (false, None);
         }
-        let patience = last.rtt + self.reordering_window(board, recovering, least, smoothed);
-        let (mut lost, mut look_again) = (false, None::<u64>);
-        for index in 0..board.len() {
-            let Some(&segment) = board.get(index) else { break };
+        let timeout = last.rtt + self.reordering_window(scoreboard, recovering, min_rtt, smoothed);
+        let (mut lost, mut recheck) = (false, None::<u64>);
+        for index in 0..scoreboard.len() {
+            let Some(&segment) = scoreboard.get(index) else { break };
             if !sent_after((last.at, last.end), (segment.at, segment.end)) {
-                if !segment.is_resent() {
-                    // Sent later than what was delivered, and so was everything behind it.
+                if !segment.was_retransmitted() {
+                    // This segment and all later ones were sent after the delivered one.
                     break;
                 }
                 continue;
             }
-            if segment.is_sacked() || segment.is_waiting() {
+            if segment.is_sacked() || segment.needs_retransmission() {
                 continue;
             }
             let age = now.nanos_since(segment.at);
-            if age >= patience {
-                lost |= board.mark_lost(index);
+            if age >= timeout {
+                lost |= scoreboard.mark_lost(index);
             } else {
-                look_again = Some(look_again.map_or(0, |longest| longest).max(patience - age));
+                recheck = Some(recheck.map_or(0, |longest| longest).max(timeout - age));
             }
         }
-        (lost, look_again)
+        (lost, recheck)
     }
 
-    /// How long after the last transmission a probe is due.
+    /// Returns the time after the last transmission at which a probe is due.
     pub(crate) fn probe_timeout(&self, smoothed: Option<u64>, segments: usize, rto: u64) -> u64 {
         let Some(smoothed) = smoothed else { return SECOND.min(rto) };
         let lone = if segments == 1 { WORST_DELAYED_ACK } else { 0 };
@@ -162,18 +162,18 @@ impl Rack {
         self.probe.is_some()
     }
 
-    /// A probe was sent.
+    /// Records that a probe was sent.
     pub(crate) fn probed(&mut self, end: Seq, repeats: bool) {
-        self.probe = Some(Probe { end, repeats });
+        self.probe = Some(TailProbe { end, repeats });
     }
 
-    /// The timer went off: whatever the probe was to find out is moot.
+    /// Forgets the probe after a retransmission timeout.
     pub(crate) fn forget_probe(&mut self) {
         self.probe = None;
     }
 
-    /// What `ack` says about the probe. `duplicate`: it reported the probe's bytes as a duplicate; `bare`: it
-    /// acknowledged nothing new and SACKed nothing.
+    /// Returns what `ack` shows about the probe. `duplicate` means that it reported the probe's bytes as a duplicate,
+    /// and `bare` that it acknowledged and SACKed nothing new.
     pub(crate) fn probe_acknowledged(&mut self, ack: Seq, duplicate: bool, bare: bool) -> ProbeResult {
         let Some(probe) = self.probe else { return ProbeResult::None };
         if ack.before(probe.end) {
@@ -189,7 +189,7 @@ impl Rack {
     }
 }
 
-/// Whether the first of two segments was sent later; of two sent at once, the one with higher numbers was.
+/// Returns whether `a` was sent after `b`. Of two segments sent at the same time, the one with the higher number was.
 fn sent_after(a: (Instant, Seq), b: (Instant, Seq)) -> bool {
     a.0 > b.0 || a.0 == b.0 && a.1.after(b.1)
 }
@@ -201,70 +201,70 @@ mod tests {
 
     const RTT: u64 = 100;
 
-    fn board(segments: u32) -> Scoreboard {
-        let mut board = Scoreboard::default();
+    fn scoreboard(segments: u32) -> Scoreboard {
+        let mut scoreboard = Scoreboard::default();
         for number in 0..segments {
-            board.push(SeqRange::new(Seq(number * 10), Seq(number * 10 + 10)), Instant(number.into()));
+            scoreboard.push(SeqRange::new(Seq(number * 10), Seq(number * 10 + 10)), Instant(number.into()));
         }
-        board
+        scoreboard
     }
 
-    fn sack(rack: &mut Rack, board: &mut Scoreboard, now: u64, from: u32, to: u32) {
-        board.sack(SeqRange::new(Seq(from * 10), Seq(to * 10)), |segment| {
+    fn sack(rack: &mut Rack, scoreboard: &mut Scoreboard, now: u64, from: u32, to: u32) {
+        scoreboard.sack(SeqRange::new(Seq(from * 10), Seq(to * 10)), |segment| {
             rack.delivered(Instant(now), segment, Some(RTT));
         });
     }
 
     #[test]
-    fn three_segments_sacked_behind_it_mean_lost() {
-        let (mut rack, mut board) = (Rack::new(Seq(0)), board(6));
-        sack(&mut rack, &mut board, 110, 1, 4);
-        assert_eq!(rack.detect(Instant(110), &mut board, false, (RTT, RTT)), (true, None));
-        assert_eq!(board.first_waiting(), Some(0));
-        assert!(!board.get(4).unwrap().is_waiting(), "sent later than what was delivered");
+    fn a_hole_before_three_sacked_segments_is_lost() {
+        let (mut rack, mut scoreboard) = (Rack::new(Seq(0)), scoreboard(6));
+        sack(&mut rack, &mut scoreboard, 110, 1, 4);
+        assert_eq!(rack.detect(Instant(110), &mut scoreboard, false, (RTT, RTT)), (true, None));
+        assert_eq!(scoreboard.first_to_retransmit(), Some(0));
+        assert!(!scoreboard.get(4).unwrap().needs_retransmission(), "sent later than what was delivered");
     }
 
     #[test]
-    fn one_segment_sacked_behind_it_means_wait_a_quarter() {
-        let (mut rack, mut board) = (Rack::new(Seq(0)), board(3));
-        sack(&mut rack, &mut board, 101, 1, 2);
-        let (lost, again) = rack.detect(Instant(101), &mut board, false, (RTT, RTT));
+    fn a_hole_before_one_sacked_segment_is_lost_after_a_quarter_rtt() {
+        let (mut rack, mut scoreboard) = (Rack::new(Seq(0)), scoreboard(3));
+        sack(&mut rack, &mut scoreboard, 101, 1, 2);
+        let (lost, wait) = rack.detect(Instant(101), &mut scoreboard, false, (RTT, RTT));
         assert!(!lost);
-        let again = again.unwrap();
-        assert_eq!(again, RTT + RTT / 4 - 101);
-        assert!(rack.detect(Instant(101 + again), &mut board, false, (RTT, RTT)).0);
+        let wait = wait.unwrap();
+        assert_eq!(wait, RTT + RTT / 4 - 101);
+        assert!(rack.detect(Instant(101 + wait), &mut scoreboard, false, (RTT, RTT)).0);
     }
 
     #[test]
-    fn a_path_that_reorders_gets_time_and_duplicates_get_more() {
-        let (mut rack, mut board) = (Rack::new(Seq(0)), board(8));
-        sack(&mut rack, &mut board, 104, 2, 5);
-        sack(&mut rack, &mut board, 104, 1, 2);
-        assert!(!rack.detect(Instant(104), &mut board, false, (RTT, RTT)).0, "reordering was seen");
-        let before = rack.reordering_window(&board, true, RTT, RTT);
-        rack.duplicate_reported(Seq(0), Seq(80));
-        rack.duplicate_reported(Seq(10), Seq(80));
-        assert_eq!(rack.reordering_window(&board, true, RTT, RTT), 2 * before, "once a round trip");
-        for _ in 0..PERSIST {
+    fn reordering_and_duplicates_widen_the_window() {
+        let (mut rack, mut scoreboard) = (Rack::new(Seq(0)), scoreboard(8));
+        sack(&mut rack, &mut scoreboard, 104, 2, 5);
+        sack(&mut rack, &mut scoreboard, 104, 1, 2);
+        assert!(!rack.detect(Instant(104), &mut scoreboard, false, (RTT, RTT)).0, "reordering was seen");
+        let before = rack.reordering_window(&scoreboard, true, RTT, RTT);
+        rack.dsack_received(Seq(0), Seq(80));
+        rack.dsack_received(Seq(10), Seq(80));
+        assert_eq!(rack.reordering_window(&scoreboard, true, RTT, RTT), 2 * before, "once a round trip");
+        for _ in 0..REO_WND_PERSIST {
             rack.recovered();
         }
-        assert_eq!(rack.reordering_window(&board, true, RTT, RTT), before);
+        assert_eq!(rack.reordering_window(&scoreboard, true, RTT, RTT), before);
     }
 
     #[test]
-    fn a_lost_retransmission_is_found_too() {
-        let (mut rack, mut board) = (Rack::new(Seq(0)), board(6));
-        sack(&mut rack, &mut board, 110, 1, 5);
-        rack.detect(Instant(110), &mut board, true, (RTT, RTT));
-        board.resent(0, Instant(111));
-        board.push(SeqRange::new(Seq(60), Seq(70)), Instant(120));
-        sack(&mut rack, &mut board, 225, 6, 7);
-        assert!(rack.detect(Instant(225), &mut board, true, (RTT, RTT)).0);
-        assert_eq!(board.first_waiting(), Some(0));
+    fn a_lost_retransmission_is_detected() {
+        let (mut rack, mut scoreboard) = (Rack::new(Seq(0)), scoreboard(6));
+        sack(&mut rack, &mut scoreboard, 110, 1, 5);
+        rack.detect(Instant(110), &mut scoreboard, true, (RTT, RTT));
+        scoreboard.mark_retransmitted(0, Instant(111));
+        scoreboard.push(SeqRange::new(Seq(60), Seq(70)), Instant(120));
+        sack(&mut rack, &mut scoreboard, 225, 6, 7);
+        assert!(rack.detect(Instant(225), &mut scoreboard, true, (RTT, RTT)).0);
+        assert_eq!(scoreboard.first_to_retransmit(), Some(0));
     }
 
     #[test]
-    fn a_probe_that_repaired_a_loss_cuts_the_window() {
+    fn a_probe_that_repaired_a_loss_is_reported() {
         let mut rack = Rack::new(Seq(0));
         rack.probed(Seq(100), true);
         assert_eq!(rack.probe_acknowledged(Seq(90), false, false), ProbeResult::None);

@@ -1,9 +1,9 @@
-//! A segment arrives (RFC 9293, 3.10.7; RFC 7323, 5; RFC 5961).
+//! Processing of incoming segments (RFC 9293, 3.10.7; RFC 7323, 5; RFC 5961).
 //!
-//! The checks are in the RFC's order: PAWS, sequence number, RST, SYN, ACK, data, FIN. What a spoofer could send is never
-//! believed at once: a RST must have exactly the expected number, a SYN in a connection never ends it, and an ACK must be
-//! of something that was sent; else a *challenge ACK* makes a real peer show itself. Challenges are rate limited over all
-//! connections, and answers to unacceptable segments without data per connection.
+//! The checks are in the RFC's order: PAWS, sequence number, RST, SYN, ACK, data, FIN. Spoofed segments must not have
+//! an effect: an RST needs exactly the expected sequence number, a SYN never ends a connection, and an ACK must be of
+//! something that was sent. Any other such segment is answered with a *challenge ACK*. Challenge ACKs are rate
+//! limited across all connections, and answers to unacceptable segments without data per connection.
 
 use super::{
     connection::{Connection, Context, Origin, Owner, State},
@@ -11,25 +11,25 @@ use super::{
 };
 use crate::{error::SocketError, event::Readiness, gro::Payload, time::SECOND};
 
-/// After this long without a segment the peer's timestamp clock may have wrapped (RFC 7323, 5.5).
+/// Idle time after which the peer's timestamp clock may have wrapped (RFC 7323, 5.5).
 const PAWS_EXPIRY: u64 = 24 * 24 * 3600 * SECOND;
 
-/// Ticks of the peer's clock that a segment may be older than the latest: one that a retransmission overtook is not an old
-/// one, and clocks tick in milliseconds.
+/// Ticks by which a timestamp may be older than the latest: a retransmission that overtook a segment may have been
+/// sent a millisecond, a tick, later.
 const PAWS_REORDERING: i32 = 1;
 
-/// What the stack must answer beside what `next_segment` sends.
+/// Answer that the stack must send in addition to `next_segment`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     None,
-    /// A reset that refuses this very segment.
+    /// Reset that rejects the segment.
     Reset,
-    /// A reset that ends the connection, from its own numbers.
+    /// Reset that closes the connection, with the connection's sequence numbers.
     Abort,
 }
 
 impl Connection {
-    /// Takes a segment, or a merged run of them.
+    /// Processes a segment or a merged run.
     pub(crate) fn receive(&mut self, cx: &mut Context<'_>, header: &Header, payload: &Payload<'_>) -> Reply {
         if self.is_closed() {
             return Reply::None;
@@ -61,17 +61,17 @@ impl Connection {
         if !header.has(Flags::ACK) {
             return Reply::None;
         }
-        self.take_timestamp(cx, &header);
+        self.update_timestamp(cx, &header);
         if let State::SynReceived { .. } = self.state {
-            if header.ack.at_or_before(self.outbox.una) || header.ack.after(self.outbox.nxt) {
+            if header.ack.at_or_before(self.send_buffer.una) || header.ack.after(self.send_buffer.nxt) {
                 return Reply::Reset;
             }
             self.acknowledge_syn(cx, header.ack);
-            self.outbox.update_window(header.seq, header.ack, header.window, false);
+            self.send_buffer.update_window(header.seq, header.ack, header.window, false);
             self.establish(cx);
         }
-        if let Some(prober) = &mut self.prober {
-            prober.heard(cx.now);
+        if let Some(keepalive_timer) = &mut self.keepalive_timer {
+            keepalive_timer.restart(cx.now);
         }
         if !self.receive_ack(cx, &header, payload.len()) || self.is_closed() {
             return Reply::None;
@@ -79,11 +79,11 @@ impl Connection {
         self.receive_data(cx, &header, payload)
     }
 
-    /// The SYN comes again while half open: our answer was lost, or the SYNs crossed and this is its answer, of which
-    /// the SYN is known already.
+    /// Handles a repeated SYN of a half-open connection. Either the SYN-ACK was lost, or the SYNs crossed and this is
+    /// the peer's SYN-ACK, whose SYN was processed already.
     fn receive_syn_again(&mut self, header: &mut Header) -> Option<Reply> {
         let half_open = matches!(self.state, State::SynReceived { .. });
-        if !half_open || !header.has(Flags::SYN) || header.seq.plus(1) != self.inbox.next() {
+        if !half_open || !header.has(Flags::SYN) || header.seq.plus(1) != self.receive_buffer.next() {
             return None;
         }
         if header.has(Flags::ACK) {
@@ -102,17 +102,18 @@ impl Connection {
         if header.has(Flags::RST) {
             return true;
         }
-        // RFC 7323, 3.2: once agreed on, every segment carries one; one without is dropped.
+        // RFC 7323, 3.2: once negotiated, every segment carries a timestamp; one without is dropped.
         let Some(timestamp) = header.options.timestamp else { return false };
         let behind = timestamps.recent.wrapping_sub(timestamp.value).cast_signed();
         behind <= PAWS_REORDERING || cx.now.nanos_since(timestamps.recent_at) > PAWS_EXPIRY
     }
 
-    /// The segment overlaps the window, or is empty and in it. Its right edge counts: a peer whose data fills the window
-    /// sends its bare acknowledgements from there, and while a hole keeps the window where it is they must be heard.
+    /// Returns whether the segment overlaps the window, or is empty and inside it. The right edge counts as inside: a
+    /// peer whose data fills the window sends its bare ACKs from there, and they must be processed while a gap stops
+    /// the window.
     fn is_acceptable(&self, header: &Header, payload: usize) -> bool {
-        let (next, range) = (self.inbox.next(), header.range(payload));
-        let begins_inside = range.start.at_or_before(next.plus(self.inbox.window()));
+        let (next, range) = (self.receive_buffer.next(), header.range(payload));
+        let begins_inside = range.start.at_or_before(next.plus(self.receive_buffer.window()));
         begins_inside && (range.end.after(next) || range.start == next)
     }
 
@@ -123,34 +124,34 @@ impl Connection {
         if header.has(Flags::SYN) {
             self.challenge(cx);
         } else if payload.len() > 0 {
-            // A retransmission of what is here already: its sender must learn, and no loop comes of data. If it is of the
-            // last that was acknowledged, that acknowledgement was lost: the echo must be of the retransmission, or its
-            // sender takes the time until then for the path's.
+            // This retransmits data that was received. It is acknowledged, which cannot cause a loop because it has
+            // data. If it is the last segment that was acknowledged, that acknowledgement was lost. The ACK must then
+            // echo the timestamp of the retransmission, or the sender would take too long a round trip.
             if header.range(payload.len()).end == self.last_ack_sent {
-                self.take_timestamp(cx, header);
+                self.update_timestamp(cx, header);
             }
-            self.inbox.note_duplicate(header.range(payload.len()));
-            cx.counters.tcp_dsack_sent += u64::from(self.sack && self.inbox.has_duplicate());
-            self.ack.at_once();
+            self.receive_buffer.record_duplicate(header.range(payload.len()));
+            cx.counters.tcp_dsack_sent += u64::from(self.sack && self.receive_buffer.has_duplicate());
+            self.ack.ack_now();
         } else if header.has(Flags::FIN) || self.ack.may_answer_invalid(cx.now) {
-            self.ack.at_once();
+            self.ack.ack_now();
         } else {
             cx.counters.tcp_acks_skipped += 1;
         }
     }
 
-    /// RFC 5961: acknowledges, so that a real peer can show that it means it.
+    /// Sends a challenge ACK (RFC 5961), to which a genuine peer reacts.
     pub(crate) fn challenge(&mut self, cx: &mut Context<'_>) {
         if cx.challenges.take(cx.now) {
             cx.counters.tcp_challenge_acks += 1;
-            self.ack.at_once();
+            self.ack.ack_now();
         } else {
             cx.counters.tcp_acks_skipped += 1;
         }
     }
 
     fn receive_reset(&mut self, cx: &mut Context<'_>, header: &Header) {
-        if header.seq != self.inbox.next() {
+        if header.seq != self.receive_buffer.next() {
             self.challenge(cx);
             return;
         }
@@ -170,8 +171,8 @@ impl Connection {
         }
     }
 
-    /// TS.Recent follows segments that begin at or before what was last acknowledged (RFC 7323, 4.3).
-    fn take_timestamp(&mut self, cx: &Context<'_>, header: &Header) {
+    /// Updates TS.Recent from segments that start at or before the last acknowledged byte (RFC 7323, 4.3).
+    fn update_timestamp(&mut self, cx: &Context<'_>, header: &Header) {
         if let (Some(timestamps), Some(timestamp)) = (&mut self.timestamps, header.options.timestamp)
             && header.seq.at_or_before(self.last_ack_sent)
             && (timestamp.value.wrapping_sub(timestamps.recent).cast_signed() >= 0
@@ -188,17 +189,17 @@ impl Connection {
         }
         let end = header.seq.plus(payload.len() as u32);
         if payload.len() > 0 {
-            if self.owner == Owner::Nobody && end.after(self.inbox.next()) {
+            if self.owner == Owner::Orphan && end.after(self.receive_buffer.next()) {
                 cx.counters.tcp_aborted_on_data += 1;
                 return Reply::Abort;
             }
-            self.take_payload(cx, header, payload);
+            self.receive_payload(cx, header, payload);
         }
         let finished = if header.has(Flags::FIN) {
-            self.ack.at_once();
-            self.inbox.finish(end)
+            self.ack.ack_now();
+            self.receive_buffer.finish(end)
         } else {
-            self.inbox.finish_if_known()
+            self.receive_buffer.finish_if_known()
         };
         if finished {
             self.receive_fin();
@@ -206,27 +207,27 @@ impl Connection {
         Reply::None
     }
 
-    fn take_payload(&mut self, cx: &mut Context<'_>, header: &Header, payload: &Payload<'_>) {
-        let arrival = self.inbox.arrive(header.seq, payload);
+    fn receive_payload(&mut self, cx: &mut Context<'_>, header: &Header, payload: &Payload<'_>) {
+        let arrival = self.receive_buffer.insert(header.seq, payload);
         let counters = &mut cx.counters;
         counters.tcp_out_of_order_queued += u64::from(arrival.out_of_order);
         counters.tcp_out_of_order_drops += u64::from(arrival.refused);
-        counters.tcp_dsack_sent += u64::from(self.sack && self.inbox.has_duplicate());
+        counters.tcp_dsack_sent += u64::from(self.sack && self.receive_buffer.has_duplicate());
         if arrival.in_order > 0 {
             self.edges |= Readiness::READABLE;
-            self.inbox.tune(cx.now, self.rtt.smoothed().unwrap_or(SECOND / 10));
+            self.receive_buffer.autotune(cx.now, self.rtt.srtt().unwrap_or(SECOND / 10));
         }
         if arrival.filled {
-            self.ack.quick_again();
-        } else if arrival.out_of_order || arrival.duplicate || arrival.refused || self.inbox.has_duplicate() {
-            self.ack.at_once();
+            self.ack.enter_quick_mode();
+        } else if arrival.out_of_order || arrival.duplicate || arrival.refused || self.receive_buffer.has_duplicate() {
+            self.ack.ack_now();
         } else {
             let mss = self.mss();
             self.ack.in_order(cx.now, arrival.in_order, mss, crate::time::nanos(cx.settings.delayed_ack));
         }
     }
 
-    /// The peer's FIN, with everything before it.
+    /// Handles the peer's FIN after all data before it.
     fn receive_fin(&mut self) {
         self.edges |= Readiness::READABLE | Readiness::READ_CLOSED;
         match self.state {
@@ -241,6 +242,6 @@ impl Connection {
             }
             _ => {}
         }
-        self.ack.at_once();
+        self.ack.ack_now();
     }
 }

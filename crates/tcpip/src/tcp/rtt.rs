@@ -1,42 +1,42 @@
-//! Round-trip time and the retransmission timeout (RFC 6298).
+//! Round-trip time and retransmission timeout (RFC 6298).
 //!
-//! A sample is the time from the last transmission of a segment that was sent once (Karn's rule) to the acknowledgement
-//! that covered it; timestamps (RFC 7323) stand in where only retransmitted segments were acknowledged. The timeout is
+//! A sample is the time from the transmission of a segment that was sent once (Karn's rule) to its acknowledgement.
+//! Timestamps (RFC 7323) replace it if only retransmitted segments were acknowledged. The timeout is
 //!
 //! `RTO = SRTT + max(4 * RTTVAR, minimum)`
 //!
-//! with the minimum *added* rather than taken as a floor of the sum, so that a delayed acknowledgement on a fast path never
-//! looks like a loss. It doubles with each expiration. The least round trip of the last minutes is kept for RACK.
+//! The minimum is *added* rather than a floor of the sum, so that a delayed acknowledgement on a fast path does not
+//! cause a timeout. The timeout doubles with each expiration. RACK uses the minimum round trip of the last minutes.
 
 use crate::time::{Instant, SECOND};
 
-/// Before the first sample (RFC 6298, 2.1).
+/// Timeout before the first sample (RFC 6298, 2.1).
 const INITIAL: u64 = SECOND;
-/// After the SYN was retransmitted, until a sample is there (RFC 6298, 5.7).
+/// Timeout after a SYN was retransmitted, until the first sample (RFC 6298, 5.7).
 const AFTER_SYN_LOSS: u64 = 3 * SECOND;
 const MAXIMUM: u64 = 120 * SECOND;
-/// Half of how long the least round trip is remembered.
-const MINIMUM_WINDOW: u64 = 150 * SECOND;
+/// Half of the time for which the minimum round trip is remembered.
+const MIN_RTT_WINDOW: u64 = 150 * SECOND;
 
 #[derive(Clone, Copy, Debug)]
 struct Smoothed {
-    mean: u64,
-    deviation: u64,
+    srtt: u64,
+    rttvar: u64,
 }
 
-/// The least sample of this window and of the one before.
+/// Minimum samples of the current and the previous window.
 #[derive(Clone, Copy, Debug)]
-struct Least {
+struct MinRtt {
     since: Instant,
     current: u64,
     previous: u64,
 }
 
-/// The estimator of one connection. Spans in nanoseconds.
+/// Round-trip estimator of one connection. Durations are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rtt {
     smoothed: Option<Smoothed>,
-    least: Option<Least>,
+    min_rtt: Option<MinRtt>,
     minimum_rto: u64,
     backoff: u8,
     initial: u64,
@@ -44,78 +44,76 @@ pub(crate) struct Rtt {
 
 impl Rtt {
     pub(crate) const fn new(minimum_rto: u64) -> Self {
-        Self { smoothed: None, least: None, minimum_rto, backoff: 0, initial: INITIAL }
+        Self { smoothed: None, min_rtt: None, minimum_rto, backoff: 0, initial: INITIAL }
     }
 
-    /// Takes a sample in.
+    /// Adds a sample to SRTT and RTTVAR.
     pub(crate) fn sample(&mut self, rtt: u64) {
         self.smoothed = Some(match self.smoothed {
-            None => Smoothed { mean: rtt, deviation: rtt / 2 },
-            Some(Smoothed { mean, deviation }) => Smoothed {
-                mean: mean - mean / 8 + rtt / 8,
-                deviation: deviation - deviation / 4 + mean.abs_diff(rtt) / 4,
-            },
+            None => Smoothed { srtt: rtt, rttvar: rtt / 2 },
+            Some(Smoothed { srtt, rttvar }) => {
+                Smoothed { srtt: srtt - srtt / 8 + rtt / 8, rttvar: rttvar - rttvar / 4 + srtt.abs_diff(rtt) / 4 }
+            }
         });
     }
 
-    /// What a sample of a retransmitted segment counts at most. Its echo may be that of an earlier transmission whose
-    /// acknowledgement was lost, and then it tells how long the timeouts took, which must not make the next ones longer
-    /// still. A path that became slow shows in a few steps.
-    pub(crate) fn plausible(&self) -> u64 {
-        self.smoothed.map_or(self.initial, |smoothed| smoothed.mean + smoothed.mean / 2).max(self.minimum_rto)
+    /// Returns the upper bound of a sample from an echoed timestamp. The echo may be that of an earlier transmission
+    /// whose acknowledgement was lost. It would then measure the timeouts, and make the next ones longer still. With
+    /// this bound the estimate follows a path that became slower in a few steps.
+    pub(crate) fn max_plausible_sample(&self) -> u64 {
+        self.smoothed.map_or(self.initial, |smoothed| smoothed.srtt + smoothed.srtt / 2).max(self.minimum_rto)
     }
 
-    /// The round trip is `rtt` now, whatever it was before: the timer went off although nothing was lost (RFC 4015, 3.2,
-    /// step 8).
+    /// Replaces the estimate with `rtt` after a spurious timeout (RFC 4015, 3.2, step 8).
     pub(crate) fn restart(&mut self, rtt: u64) {
-        self.smoothed = Some(Smoothed { mean: rtt, deviation: rtt / 2 });
+        self.smoothed = Some(Smoothed { srtt: rtt, rttvar: rtt / 2 });
     }
 
-    /// Takes a sample into the least round trip.
-    pub(crate) fn sample_least(&mut self, now: Instant, rtt: u64) {
-        let least = self.least.get_or_insert(Least { since: now, current: rtt, previous: rtt });
-        if now.nanos_since(least.since) > MINIMUM_WINDOW {
-            *least = Least { since: now, current: rtt, previous: least.current };
+    /// Adds a sample to the minimum round trip.
+    pub(crate) fn sample_min(&mut self, now: Instant, rtt: u64) {
+        let min_rtt = self.min_rtt.get_or_insert(MinRtt { since: now, current: rtt, previous: rtt });
+        if now.nanos_since(min_rtt.since) > MIN_RTT_WINDOW {
+            *min_rtt = MinRtt { since: now, current: rtt, previous: min_rtt.current };
         }
-        least.current = least.current.min(rtt);
+        min_rtt.current = min_rtt.current.min(rtt);
     }
 
-    /// The smoothed round trip, once there is one.
-    pub(crate) fn smoothed(&self) -> Option<u64> {
-        self.smoothed.map(|smoothed| smoothed.mean)
+    /// Returns the smoothed round trip, after the first sample.
+    pub(crate) fn srtt(&self) -> Option<u64> {
+        self.smoothed.map(|smoothed| smoothed.srtt)
     }
 
-    /// The least round trip of the last minutes.
-    pub(crate) fn least(&self) -> Option<u64> {
-        self.least.map(|least| least.current.min(least.previous))
+    /// Returns the minimum round trip of the last minutes.
+    pub(crate) fn min_rtt(&self) -> Option<u64> {
+        self.min_rtt.map(|min| min.current.min(min.previous))
     }
 
-    /// The timeout without backoff.
+    /// Returns the timeout without backoff.
     pub(crate) fn base_timeout(&self) -> u64 {
         match self.smoothed {
             None => self.initial.max(self.minimum_rto),
-            Some(Smoothed { mean, deviation }) => (mean + (4 * deviation).max(self.minimum_rto)).min(MAXIMUM),
+            Some(Smoothed { srtt, rttvar }) => (srtt + (4 * rttvar).max(self.minimum_rto)).min(MAXIMUM),
         }
     }
 
-    /// The timeout to arm.
+    /// Returns the timeout with backoff.
     pub(crate) fn timeout(&self) -> u64 {
         (self.base_timeout() << self.backoff.min(16)).min(MAXIMUM)
     }
 
-    /// The timer went off: back off. Returns how many times in a row it has.
+    /// Doubles the timeout. Returns the number of consecutive expirations.
     pub(crate) fn back_off(&mut self) -> u8 {
         self.backoff = self.backoff.saturating_add(1);
         self.backoff
     }
 
-    /// New data was acknowledged: the path works.
-    pub(crate) fn forward_progress(&mut self) {
+    /// Resets the backoff, because new data was acknowledged.
+    pub(crate) fn reset_backoff(&mut self) {
         self.backoff = 0;
     }
 
-    /// The peer lives, though it takes nothing: however long that lasts, it is not given up after `tries`.
-    pub(crate) fn answered(&mut self, tries: u8) {
+    /// Limits the backoff to less than `tries`, because the peer answers although its window is closed.
+    pub(crate) fn cap_backoff(&mut self, tries: u8) {
         self.backoff = self.backoff.min(tries - 1);
     }
 
@@ -123,7 +121,7 @@ impl Rtt {
         self.backoff
     }
 
-    /// The handshake is over; if the SYN was lost, the timeout starts at three seconds.
+    /// Resets the backoff after the handshake. If the SYN was lost, the initial timeout becomes three seconds.
     pub(crate) fn established(&mut self, syn_was_lost: bool) {
         self.backoff = 0;
         if syn_was_lost && self.smoothed.is_none() {
@@ -142,10 +140,10 @@ mod tests {
         let mut rtt = Rtt::new(200 * MILLISECOND);
         assert_eq!(rtt.timeout(), SECOND);
         rtt.sample(100 * MILLISECOND);
-        assert_eq!(rtt.smoothed(), Some(100 * MILLISECOND));
+        assert_eq!(rtt.srtt(), Some(100 * MILLISECOND));
         assert_eq!(rtt.timeout(), 300 * MILLISECOND, "4 * 50 ms and the minimum are equal here");
         rtt.sample(500 * MILLISECOND);
-        assert_eq!(rtt.smoothed(), Some(150 * MILLISECOND));
+        assert_eq!(rtt.srtt(), Some(150 * MILLISECOND));
         assert_eq!(rtt.timeout(), (150 + 4 * (50 - 12 + 100)) * MILLISECOND - 2 * MILLISECOND);
     }
 
@@ -160,7 +158,7 @@ mod tests {
             rtt.back_off();
         }
         assert_eq!(rtt.timeout(), MAXIMUM);
-        rtt.forward_progress();
+        rtt.reset_backoff();
         assert_eq!(rtt.timeout(), 201 * MILLISECOND);
     }
 
@@ -173,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn the_least_round_trip_is_forgotten_after_minutes() {
+    fn the_minimum_round_trip_expires_after_minutes() {
         let mut rtt = Rtt::new(0);
-        rtt.sample_least(Instant(0), 5);
-        rtt.sample_least(Instant(SECOND), 9);
-        assert_eq!(rtt.least(), Some(5));
-        rtt.sample_least(Instant(200 * SECOND), 9);
-        rtt.sample_least(Instant(400 * SECOND), 9);
-        assert_eq!(rtt.least(), Some(9));
+        rtt.sample_min(Instant(0), 5);
+        rtt.sample_min(Instant(SECOND), 9);
+        assert_eq!(rtt.min_rtt(), Some(5));
+        rtt.sample_min(Instant(200 * SECOND), 9);
+        rtt.sample_min(Instant(400 * SECOND), 9);
+        assert_eq!(rtt.min_rtt(), Some(9));
     }
 }

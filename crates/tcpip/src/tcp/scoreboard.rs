@@ -1,13 +1,13 @@
-//! What was sent and not acknowledged, segment by segment (RFC 2018, RFC 6675).
+//! Scoreboard of segments that were sent and not acknowledged (RFC 2018, RFC 6675).
 //!
-//! Each segment is where its bytes are, when it was last sent, and what is believed of it: SACKed, lost, retransmitted
-//! since. From these follows the estimate of what is in the network, RFC 6675's *pipe*:
+//! Each entry has a segment's range, the time of its last transmission, and whether it was SACKed, marked lost or
+//! retransmitted. They give the estimate of the bytes in the network, *pipe* in RFC 6675:
 //!
-//! `in flight = sent - SACKed - lost + retransmitted`
+//! `in flight = outstanding - SACKed - lost + retransmitted`
 //!
-//! kept as sums, so that it costs nothing to ask. SACK blocks come from the peer and are believed only within what was
-//! sent. The peer may forget what it SACKed (it "reneges"); it shows when the timer goes off and the first segment is
-//! SACKed, and then all blocks are forgotten.
+//! The sums are updated incrementally. SACK blocks are valid only within what was sent. A peer may discard data that
+//! it has SACKed ("reneging"). This shows when the timer expires while the first segment is SACKed; all SACK marks
+//! are then cleared.
 
 use std::collections::VecDeque;
 
@@ -16,22 +16,22 @@ use crate::time::Instant;
 
 const SACKED: u8 = 1;
 const LOST: u8 = 2;
-/// Sent again, ever: its acknowledgement says nothing of the round trip (Karn).
-const RESENT: u8 = 4;
+/// Retransmitted at least once; its acknowledgement gives no round-trip sample (Karn's rule).
+const RETRANSMITTED: u8 = 4;
 /// The last retransmission is still in the network.
-const RESENT_IN_FLIGHT: u8 = 8;
+const RETRANSMISSION_IN_FLIGHT: u8 = 8;
 
-/// One segment in flight. SYN and FIN count as a byte each.
+/// Segment in flight. SYN and FIN count as one byte each.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SentSegment {
     pub start: Seq,
     pub end: Seq,
-    /// When it was last sent.
+    /// Time of the last transmission.
     pub at: Instant,
     marks: u8,
 }
 
-impl Sent {
+impl SentSegment {
     pub(crate) const fn len(&self) -> u32 {
         self.end.since(self.start)
     }
@@ -40,27 +40,27 @@ impl Sent {
         self.marks & SACKED != 0
     }
 
-    pub(crate) const fn is_resent(&self) -> bool {
-        self.marks & RESENT != 0
+    pub(crate) const fn was_retransmitted(&self) -> bool {
+        self.marks & RETRANSMITTED != 0
     }
 
-    /// Lost, and not on its way again.
-    pub(crate) const fn is_waiting(&self) -> bool {
-        self.marks & (LOST | RESENT_IN_FLIGHT | SACKED) == LOST
+    /// Returns whether the segment is lost and not retransmitted since.
+    pub(crate) const fn needs_retransmission(&self) -> bool {
+        self.marks & (LOST | RETRANSMISSION_IN_FLIGHT | SACKED) == LOST
     }
 }
 
-/// The segments from the first unacknowledged one on, in order.
+/// Segments from SND.UNA to SND.NXT, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Scoreboard {
-    segments: VecDeque<Sent>,
+    segments: VecDeque<SentSegment>,
     sacked: u32,
     lost: u32,
-    resent: u32,
-    /// No segment before this index waits for retransmission.
-    waiting_from: usize,
-    /// How many segments wait.
-    waiting: u32,
+    retransmitted: u32,
+    /// No segment before this index needs a retransmission.
+    retransmit_from: usize,
+    /// Number of segments that need a retransmission.
+    to_retransmit: u32,
     sacked_segments: u32,
 }
 
@@ -73,12 +73,12 @@ impl Scoreboard {
         self.segments.len()
     }
 
-    /// Bytes of memory held.
+    /// Returns the allocated memory in bytes.
     pub(crate) fn memory(&self) -> usize {
-        self.segments.capacity() * size_of::<Sent>()
+        self.segments.capacity() * size_of::<SentSegment>()
     }
 
-    /// Bytes sent and not acknowledged.
+    /// Returns the bytes that were sent and not acknowledged.
     pub(crate) fn outstanding(&self) -> u32 {
         match (self.segments.front(), self.segments.back()) {
             (Some(first), Some(last)) => last.end.since(first.start),
@@ -86,12 +86,12 @@ impl Scoreboard {
         }
     }
 
-    /// Bytes believed to be in the network: RFC 6675's pipe.
+    /// Returns the estimated number of bytes in the network: pipe in RFC 6675.
     pub(crate) fn in_flight(&self) -> u32 {
-        (self.outstanding() + self.resent).saturating_sub(self.sacked + self.lost)
+        (self.outstanding() + self.retransmitted).saturating_sub(self.sacked + self.lost)
     }
 
-    /// Bytes that are SACKed.
+    /// Returns the number of SACKed bytes.
     pub(crate) const fn sacked(&self) -> u32 {
         self.sacked
     }
@@ -100,37 +100,37 @@ impl Scoreboard {
         self.sacked_segments
     }
 
-    /// Whether anything is known to be wrong: SACKed or lost segments.
+    /// Returns whether any segment is SACKed or lost.
     pub(crate) const fn has_marks(&self) -> bool {
         self.sacked | self.lost != 0
     }
 
-    pub(crate) const fn has_waiting(&self) -> bool {
-        self.waiting > 0
+    pub(crate) const fn has_retransmissions(&self) -> bool {
+        self.to_retransmit > 0
     }
 
-    pub(crate) fn get(&self, index: usize) -> Option<&Sent> {
+    pub(crate) fn get(&self, index: usize) -> Option<&SentSegment> {
         self.segments.get(index)
     }
 
-    pub(crate) fn last(&self) -> Option<&Sent> {
+    pub(crate) fn last(&self) -> Option<&SentSegment> {
         self.segments.back()
     }
 
-    /// A new segment was sent.
+    /// Adds a segment that was just sent.
     pub(crate) fn push(&mut self, range: SeqRange, at: Instant) {
-        debug_assert!(self.segments.back().is_none_or(|last| last.end == range.start), "segments are contiguous");
-        self.segments.push_back(Sent { start: range.start, end: range.end, at, marks: 0 });
+        debug_assert!(self.segments.back().is_none_or(|last| last.end == range.start), "segments must be contiguous");
+        self.segments.push_back(SentSegment { start: range.start, end: range.end, at, marks: 0 });
     }
 
-    /// Everything before `una` is acknowledged; `each` sees the segments that were not SACKed before.
-    pub(crate) fn acknowledge(&mut self, una: Seq, mut each: impl FnMut(&Sent)) {
+    /// Removes everything before `una`. Calls `each` with the segments that were not SACKed before.
+    pub(crate) fn acknowledge(&mut self, una: Seq, mut each: impl FnMut(&SentSegment)) {
         while let Some(first) = self.segments.front_mut() {
             if first.start.at_or_after(una) {
                 break;
             }
             if first.end.after(una) {
-                // Half of it: the rest stays as it is.
+                // A part of the segment was acknowledged; its marks stay.
                 let bytes = una.since(first.start);
                 first.start = una;
                 let marks = first.marks;
@@ -140,9 +140,9 @@ impl Scoreboard {
             let segment = *first;
             self.segments.pop_front();
             self.account(segment.marks, segment.len(), false);
-            self.waiting -= u32::from(segment.is_waiting());
+            self.to_retransmit -= u32::from(segment.needs_retransmission());
             self.sacked_segments -= u32::from(segment.is_sacked());
-            self.waiting_from = self.waiting_from.saturating_sub(1);
+            self.retransmit_from = self.retransmit_from.saturating_sub(1);
             if !segment.is_sacked() {
                 each(&segment);
             }
@@ -152,8 +152,8 @@ impl Scoreboard {
         }
     }
 
-    /// The peer has `block`; `each` sees the segments it had not reported before.
-    pub(crate) fn sack(&mut self, block: SeqRange, mut each: impl FnMut(&Sent)) {
+    /// Marks `block` as SACKed. Calls `each` with the segments that were not SACKed before.
+    pub(crate) fn sack(&mut self, block: SeqRange, mut each: impl FnMut(&SentSegment)) {
         let Some(base) = self.segments.front().map(|first| first.start) else { return };
         let offset = block.start.since(base);
         let first = self.segments.partition_point(|segment| segment.start.since(base) < offset);
@@ -166,40 +166,40 @@ impl Scoreboard {
                 continue;
             }
             each(&segment);
-            self.waiting -= u32::from(segment.is_waiting());
+            self.to_retransmit -= u32::from(segment.needs_retransmission());
             self.account(segment.marks, segment.len(), false);
-            let marks = segment.marks & RESENT | SACKED;
+            let marks = segment.marks & RETRANSMITTED | SACKED;
             self.segments[index].marks = marks;
             self.account(marks, segment.len(), true);
             self.sacked_segments += 1;
         }
     }
 
-    /// Believes segment `index` lost, also if it was sent again already. Whether that is news.
+    /// Marks segment `index` as lost, even if it was retransmitted. Returns whether the mark is new.
     pub(crate) fn mark_lost(&mut self, index: usize) -> bool {
         let segment = self.segments[index];
-        if segment.is_sacked() || segment.is_waiting() {
+        if segment.is_sacked() || segment.needs_retransmission() {
             return false;
         }
         self.account(segment.marks, segment.len(), false);
-        let marks = segment.marks & !RESENT_IN_FLIGHT | LOST;
+        let marks = segment.marks & !RETRANSMISSION_IN_FLIGHT | LOST;
         self.segments[index].marks = marks;
         self.account(marks, segment.len(), true);
-        self.waiting += 1;
-        self.waiting_from = self.waiting_from.min(index);
+        self.to_retransmit += 1;
+        self.retransmit_from = self.retransmit_from.min(index);
         true
     }
 
-    /// The timer went off: believes everything lost that is not SACKed. If even the first segment is SACKed, the peer
-    /// reneged, and nothing it said counts; returns whether it did.
+    /// Marks everything that is not SACKed as lost, after a timeout. If the first segment is SACKed, the peer
+    /// reneged, and all SACK marks are cleared first. Returns whether it did.
     pub(crate) fn mark_all_lost(&mut self) -> bool {
-        let reneged = self.segments.front().is_some_and(Sent::is_sacked);
+        let reneged = self.segments.front().is_some_and(SentSegment::is_sacked);
         if reneged {
             for index in 0..self.segments.len() {
                 let segment = self.segments[index];
                 if segment.is_sacked() {
                     self.account(segment.marks, segment.len(), false);
-                    self.segments[index].marks = segment.marks & RESENT;
+                    self.segments[index].marks = segment.marks & RETRANSMITTED;
                 }
             }
             self.sacked_segments = 0;
@@ -210,37 +210,38 @@ impl Scoreboard {
         reneged
     }
 
-    /// Nothing was lost after all: what is not SACKed is on its way, once.
-    pub(crate) fn forget_losses(&mut self) {
+    /// Clears all loss marks after a spurious recovery: each segment that is not SACKed is in flight once.
+    pub(crate) fn clear_losses(&mut self) {
         for segment in &mut self.segments {
-            segment.marks &= !(LOST | RESENT_IN_FLIGHT);
+            segment.marks &= !(LOST | RETRANSMISSION_IN_FLIGHT);
         }
-        (self.lost, self.resent, self.waiting, self.waiting_from) = (0, 0, 0, self.segments.len());
+        (self.lost, self.retransmitted, self.to_retransmit, self.retransmit_from) = (0, 0, 0, self.segments.len());
     }
 
-    /// The first segment that waits for retransmission.
-    pub(crate) fn first_waiting(&mut self) -> Option<usize> {
-        if self.waiting == 0 {
-            self.waiting_from = self.segments.len();
+    /// Returns the first segment that needs a retransmission.
+    pub(crate) fn first_to_retransmit(&mut self) -> Option<usize> {
+        if self.to_retransmit == 0 {
+            self.retransmit_from = self.segments.len();
             return None;
         }
-        let found = (self.waiting_from..self.segments.len()).find(|&index| self.segments[index].is_waiting());
-        debug_assert!(found.is_some(), "the number of waiting segments is wrong");
-        self.waiting_from = found.unwrap_or(self.segments.len());
+        let found =
+            (self.retransmit_from..self.segments.len()).find(|&index| self.segments[index].needs_retransmission());
+        debug_assert!(found.is_some(), "the number of segments to retransmit is wrong");
+        self.retransmit_from = found.unwrap_or(self.segments.len());
         found
     }
 
-    /// Segment `index` was sent again.
-    pub(crate) fn resent(&mut self, index: usize, at: Instant) {
+    /// Records that segment `index` was retransmitted.
+    pub(crate) fn mark_retransmitted(&mut self, index: usize, at: Instant) {
         let segment = self.segments[index];
-        self.waiting -= u32::from(segment.is_waiting());
+        self.to_retransmit -= u32::from(segment.needs_retransmission());
         self.account(segment.marks, segment.len(), false);
-        let marks = segment.marks | RESENT | RESENT_IN_FLIGHT;
-        self.segments[index] = Sent { at, marks, ..segment };
+        let marks = segment.marks | RETRANSMITTED | RETRANSMISSION_IN_FLIGHT;
+        self.segments[index] = SentSegment { at, marks, ..segment };
         self.account(marks, segment.len(), true);
     }
 
-    /// Cuts segment `index` after `bytes`, because the path takes no longer ones.
+    /// Splits segment `index` after `bytes`, because the path or the window requires smaller segments.
     pub(crate) fn split(&mut self, index: usize, bytes: u32) {
         let whole = self.segments[index];
         if bytes == 0 || bytes >= whole.len() {
@@ -248,31 +249,39 @@ impl Scoreboard {
         }
         let middle = whole.start.plus(bytes);
         self.segments[index].end = middle;
-        self.segments.insert(index + 1, Sent { start: middle, ..whole });
-        self.waiting += u32::from(whole.is_waiting());
+        self.segments.insert(index + 1, SentSegment { start: middle, ..whole });
+        self.to_retransmit += u32::from(whole.needs_retransmission());
         self.sacked_segments += u32::from(whole.is_sacked());
     }
 
-    /// Whether the sums are those of the segments, for tests.
+    /// Checks the sums and the order of the segments, for tests.
     pub(crate) fn audit(&self) -> Result<(), &'static str> {
         let mut fresh = Self::default();
         for segment in &self.segments {
             fresh.account(segment.marks, segment.len(), true);
-            fresh.waiting += u32::from(segment.is_waiting());
+            fresh.to_retransmit += u32::from(segment.needs_retransmission());
             fresh.sacked_segments += u32::from(segment.is_sacked());
         }
-        let sums = |board: &Self| (board.sacked, board.lost, board.resent, board.waiting, board.sacked_segments);
+        let sums = |scoreboard: &Self| {
+            (
+                scoreboard.sacked,
+                scoreboard.lost,
+                scoreboard.retransmitted,
+                scoreboard.to_retransmit,
+                scoreboard.sacked_segments,
+            )
+        };
         if sums(&fresh) != sums(self) {
-            return Err("the scoreboard's sums are not those of its segments");
+            return Err("the scoreboard's sums differ from those of its segments");
         }
-        if self.segments.iter().take(self.waiting_from).any(Sent::is_waiting) {
-            return Err("a segment that waits for retransmission would be passed over");
+        if self.segments.iter().take(self.retransmit_from).any(SentSegment::needs_retransmission) {
+            return Err("a segment that needs a retransmission would be skipped");
         }
         let contiguous = self.segments.iter().zip(self.segments.iter().skip(1)).all(|(a, b)| a.end == b.start);
         if contiguous && self.segments.iter().all(|segment| segment.len() > 0) {
             Ok(())
         } else {
-            Err("the scoreboard's segments do not follow each other")
+            Err("the scoreboard's segments are not contiguous")
         }
     }
 
@@ -285,9 +294,9 @@ impl Scoreboard {
         if marks & LOST != 0 {
             change(&mut self.lost);
         }
-        // A segment that is sent again without being believed lost, as a probe is, is in flight once.
-        if marks & (LOST | RESENT_IN_FLIGHT) == LOST | RESENT_IN_FLIGHT {
-            change(&mut self.resent);
+        // A segment that is retransmitted without being marked lost, such as a probe, counts once.
+        if marks & (LOST | RETRANSMISSION_IN_FLIGHT) == LOST | RETRANSMISSION_IN_FLIGHT {
+            change(&mut self.retransmitted);
         }
     }
 }
@@ -296,13 +305,13 @@ impl Scoreboard {
 mod tests {
     use super::*;
 
-    fn board(segments: u32) -> Scoreboard {
-        let mut board = Scoreboard::default();
+    fn scoreboard(segments: u32) -> Scoreboard {
+        let mut scoreboard = Scoreboard::default();
         for number in 0..segments {
             let start = Seq(u32::MAX - 150).plus(number * 100);
-            board.push(SeqRange::new(start, start.plus(100)), Instant(number.into()));
+            scoreboard.push(SeqRange::new(start, start.plus(100)), Instant(number.into()));
         }
-        board
+        scoreboard
     }
 
     fn at(bytes: u32) -> Seq {
@@ -310,59 +319,67 @@ mod tests {
     }
 
     #[test]
-    fn the_pipe_follows_every_mark() {
-        let mut board = board(10);
-        assert_eq!((board.outstanding(), board.in_flight()), (1000, 1000));
+    fn the_bytes_in_flight_follow_every_mark() {
+        let mut scoreboard = scoreboard(10);
+        assert_eq!((scoreboard.outstanding(), scoreboard.in_flight()), (1000, 1000));
         let mut seen = 0;
-        board.sack(SeqRange::new(at(300), at(600)), |_| seen += 1);
-        board.sack(SeqRange::new(at(300), at(700)), |_| seen += 1);
-        assert_eq!((seen, board.sacked_segments(), board.in_flight()), (4, 4, 600));
-        assert!(board.mark_lost(0) && board.mark_lost(1) && !board.mark_lost(1) && !board.mark_lost(3));
-        assert_eq!((board.in_flight(), board.first_waiting()), (400, Some(0)));
-        board.resent(0, Instant(50));
-        assert_eq!((board.in_flight(), board.first_waiting()), (500, Some(1)));
-        assert!(board.mark_lost(0), "the retransmission was lost too");
-        assert_eq!((board.in_flight(), board.first_waiting()), (400, Some(0)));
-        board.acknowledge(at(700), |_| seen += 1);
-        assert_eq!((seen, board.in_flight(), board.outstanding(), board.first_waiting()), (7, 300, 300, None));
-        assert!(!board.has_marks());
+        scoreboard.sack(SeqRange::new(at(300), at(600)), |_| seen += 1);
+        scoreboard.sack(SeqRange::new(at(300), at(700)), |_| seen += 1);
+        assert_eq!((seen, scoreboard.sacked_segments(), scoreboard.in_flight()), (4, 4, 600));
+        assert!(
+            scoreboard.mark_lost(0) && scoreboard.mark_lost(1) && !scoreboard.mark_lost(1) && !scoreboard.mark_lost(3)
+        );
+        assert_eq!((scoreboard.in_flight(), scoreboard.first_to_retransmit()), (400, Some(0)));
+        scoreboard.mark_retransmitted(0, Instant(50));
+        assert_eq!((scoreboard.in_flight(), scoreboard.first_to_retransmit()), (500, Some(1)));
+        assert!(scoreboard.mark_lost(0), "the retransmission was lost too");
+        assert_eq!((scoreboard.in_flight(), scoreboard.first_to_retransmit()), (400, Some(0)));
+        scoreboard.acknowledge(at(700), |_| seen += 1);
+        assert_eq!(
+            (seen, scoreboard.in_flight(), scoreboard.outstanding(), scoreboard.first_to_retransmit()),
+            (7, 300, 300, None)
+        );
+        assert!(!scoreboard.has_marks());
     }
 
     #[test]
-    fn half_a_segment_can_be_acknowledged() {
-        let mut board = board(2);
-        board.mark_lost(0);
-        board.acknowledge(at(40), |_| unreachable!("no whole segment"));
-        assert_eq!((board.outstanding(), board.in_flight()), (160, 100));
+    fn a_part_of_a_segment_can_be_acknowledged() {
+        let mut scoreboard = scoreboard(2);
+        scoreboard.mark_lost(0);
+        scoreboard.acknowledge(at(40), |_| unreachable!("no whole segment"));
+        assert_eq!((scoreboard.outstanding(), scoreboard.in_flight()), (160, 100));
     }
 
     #[test]
-    fn a_peer_that_reneges_is_no_longer_believed() {
-        let mut board = board(4);
-        board.sack(SeqRange::new(at(200), at(400)), |_| ());
-        assert!(!board.mark_all_lost());
-        board.acknowledge(at(200), |_| ());
-        assert!(board.mark_all_lost());
-        assert_eq!((board.in_flight(), board.sacked_segments(), board.first_waiting()), (0, 0, Some(0)));
+    fn reneging_clears_the_sack_marks() {
+        let mut scoreboard = scoreboard(4);
+        scoreboard.sack(SeqRange::new(at(200), at(400)), |_| ());
+        assert!(!scoreboard.mark_all_lost());
+        scoreboard.acknowledge(at(200), |_| ());
+        assert!(scoreboard.mark_all_lost());
+        assert_eq!(
+            (scoreboard.in_flight(), scoreboard.sacked_segments(), scoreboard.first_to_retransmit()),
+            (0, 0, Some(0))
+        );
     }
 
     #[test]
-    fn a_probe_that_repeats_a_segment_is_in_flight_once() {
-        let mut board = board(2);
-        board.resent(1, Instant(9));
-        assert_eq!(board.in_flight(), 200);
-        assert!(board.mark_lost(1));
-        assert_eq!(board.in_flight(), 100);
+    fn a_retransmitted_probe_counts_once() {
+        let mut scoreboard = scoreboard(2);
+        scoreboard.mark_retransmitted(1, Instant(9));
+        assert_eq!(scoreboard.in_flight(), 200);
+        assert!(scoreboard.mark_lost(1));
+        assert_eq!(scoreboard.in_flight(), 100);
     }
 
     #[test]
     fn a_segment_is_split_with_its_marks() {
-        let mut board = board(2);
-        board.mark_all_lost();
-        board.split(0, 60);
-        board.resent(0, Instant(9));
-        assert_eq!((board.len(), board.in_flight(), board.first_waiting()), (3, 60, Some(1)));
-        board.acknowledge(at(200), |_| ());
-        assert!(board.is_empty() && !board.has_waiting());
+        let mut scoreboard = scoreboard(2);
+        scoreboard.mark_all_lost();
+        scoreboard.split(0, 60);
+        scoreboard.mark_retransmitted(0, Instant(9));
+        assert_eq!((scoreboard.len(), scoreboard.in_flight(), scoreboard.first_to_retransmit()), (3, 60, Some(1)));
+        scoreboard.acknowledge(at(200), |_| ());
+        assert!(scoreboard.is_empty() && !scoreboard.has_retransmissions());
     }
 }

@@ -1,8 +1,7 @@
-//! A TCP segment's header, read and written (RFC 9293, section 3.1).
+//! TCP header: parsing and writing (RFC 9293, section 3.1).
 //!
-//! The formats are smoltcp's `wire` module: maintained, fuzzed, and it has all of ARP, neighbour discovery, ICMP and TCP
-//! options in one place (etherparse knows more of IP's extension headers, which a host that drops fragments has no use
-//! for).
+//! The formats come from smoltcp's `wire` module, which is maintained, fuzzed, and covers ARP, neighbour discovery,
+//! ICMP and the TCP options.
 
 use core::net::IpAddr;
 
@@ -14,13 +13,13 @@ use super::{
 };
 use crate::packet::Checksums;
 
-/// Bytes of a header without options.
-pub(crate) const HEADER: usize = 20;
+/// Length of a header without options in bytes.
+pub(crate) const HEADER_LEN: usize = 20;
 
-/// Where in the header the checksum is.
+/// Offset of the checksum in the header.
 pub(crate) const CHECKSUM_OFFSET: usize = 16;
 
-/// The flags that matter here. URG is read by nobody: urgent data is ordinary data, as RFC 6093 advises.
+/// TCP flags. URG is ignored: urgent data is handled as ordinary data (RFC 6093).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u8);
 
@@ -48,7 +47,7 @@ impl Flags {
     }
 }
 
-/// A header. `window` is the field as it is on the wire.
+/// TCP header. `window` is the unscaled field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
     pub seq: Seq,
@@ -63,26 +62,26 @@ impl Header {
         self.flags.contains(flag)
     }
 
-    /// The sequence numbers a segment with `payload` bytes takes.
+    /// Returns the sequence numbers that a segment with `payload` bytes occupies.
     pub(crate) const fn range(&self, payload: usize) -> SeqRange {
         let control = self.has(Flags::SYN) as u32 + self.has(Flags::FIN) as u32;
         SeqRange::new(self.seq, self.seq.plus(payload as u32 + control))
     }
 
-    /// Bytes of the header with its options.
+    /// Returns the length of the header with its options in bytes.
     pub(crate) fn len(&self) -> usize {
-        HEADER + self.options.len()
+        HEADER_LEN + self.options.len()
     }
 }
 
-/// Why a segment was not read.
+/// Reason why a segment was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
     Header,
     Checksum,
 }
 
-/// A segment as it came: ports, header, payload.
+/// Ports, header and payload of a received segment.
 #[derive(Debug)]
 pub(crate) struct Parsed<'a> {
     pub source_port: u16,
@@ -91,7 +90,7 @@ pub(crate) struct Parsed<'a> {
     pub payload: &'a [u8],
 }
 
-/// Reads a segment that came from `source` for `destination`.
+/// Parses a segment from `source` to `destination`.
 pub(crate) fn parse(bytes: &[u8], source: IpAddr, destination: IpAddr, verify: bool) -> Result<Parsed<'_>, Malformed> {
     let packet = TcpPacket::new_checked(bytes).map_err(|_| Malformed::Header)?;
     if verify && !packet.verify_checksum(&source.into(), &destination.into()) {
@@ -122,7 +121,7 @@ pub(crate) fn parse(bytes: &[u8], source: IpAddr, destination: IpAddr, verify: b
     })
 }
 
-/// Writes `header` and `payload` into `buffer`, which is exactly as long as both.
+/// Writes `header` and `payload` into `buffer`, whose length must be exact.
 pub(crate) fn emit(
     buffer: &mut [u8],
     header: &Header,
@@ -147,7 +146,7 @@ pub(crate) fn emit(
     packet.set_window_len(header.window);
     packet.set_urgent_at(0);
     let buffer = packet.into_inner();
-    header.options.emit(&mut buffer[HEADER..header_len]);
+    header.options.emit(&mut buffer[HEADER_LEN..header_len]);
     let (first, second) = buffer[header_len..].split_at_mut(payload.0.len());
     first.copy_from_slice(payload.0);
     second.copy_from_slice(payload.1);
@@ -159,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_verified() {
+    fn emitted_segments_are_parsed_and_verified() {
         let header = Header {
             seq: Seq(u32::MAX),
             ack: Seq(7),

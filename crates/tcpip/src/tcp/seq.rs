@@ -1,9 +1,9 @@
 //! Sequence numbers: 32 bits that wrap (RFC 9293, section 3.4).
 //!
-//! Two numbers are compared by the sign of their difference, which is right as long as they are less than 2^31 apart.
-//! That is no total order, so there is no `Ord`: the names say what is compared.
+//! Two numbers are compared by the sign of their difference, which is correct if they are less than 2^31 apart. This
+//! is not a total order, so `Seq` does not implement `Ord`.
 
-/// A TCP sequence number.
+/// TCP sequence number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Seq(pub u32);
 
@@ -16,12 +16,12 @@ impl Seq {
         Self(self.0.wrapping_sub(bytes))
     }
 
-    /// How far this number is past `origin`, which must not be after it.
+    /// Returns the distance from `origin` to this number, which must not be before it.
     pub(crate) const fn since(self, origin: Self) -> u32 {
         self.0.wrapping_sub(origin.0)
     }
 
-    /// The signed distance from `other` to this number.
+    /// Returns the signed distance from `other` to this number.
     pub(crate) const fn distance(self, other: Self) -> i32 {
         self.0.wrapping_sub(other.0).cast_signed()
     }
@@ -68,7 +68,7 @@ impl SeqRange {
         self.end.since(self.start)
     }
 
-    /// Whether the two overlap or touch.
+    /// Returns whether the ranges overlap or are adjacent.
     pub(crate) const fn touches(self, other: Self) -> bool {
         self.start.at_or_before(other.end) && other.start.at_or_before(self.end)
     }

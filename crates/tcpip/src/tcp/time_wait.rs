@@ -1,9 +1,9 @@
-//! Connections that are over but not forgotten: TIME-WAIT (RFC 9293, 3.6.1; RFC 1337; RFC 6191).
+//! TIME-WAIT (RFC 9293, 3.6.1; RFC 1337; RFC 6191).
 //!
-//! The side that closed first remembers the connection for a time, to acknowledge a FIN that comes again and to keep old
-//! segments out of a new connection with the same ports. What is remembered is small, its number is bounded, and all
-//! wait equally long, so a queue in order of time is all the timer they need. A reset does not end the wait (RFC 1337). A
-//! SYN that is provably newer, by timestamp or by sequence number, takes the ports over.
+//! The side that closes first keeps the connection for a time, to acknowledge a retransmitted FIN and to keep old
+//! segments out of a new connection with the same ports. Entries are small and bounded in number. All have the same
+//! lifetime, so one queue in order of time serves as their timer. A reset does not end TIME-WAIT (RFC 1337). A SYN
+//! that is newer by its timestamp or sequence number starts a new connection with the same ports (RFC 6191).
 
 use std::collections::VecDeque;
 
@@ -19,14 +19,15 @@ use super::{
 use crate::{flow::Flow, time::Instant};
 
 slotmap::new_key_type! {
-    /// The name of an entry.
+    /// Identifier of an entry.
     pub(crate) struct TimeWaitId;
 }
 
-/// Past the last number of the old connection, where a new one begins (more than any window without scaling).
+/// Distance from the last sequence number of the old connection to the first of a new one: more than any unscaled
+/// window.
 const NUMBER_GAP: u32 = 65_537;
 
-/// What is remembered of a connection.
+/// Connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeWait {
     pub flow: Flow,
@@ -34,19 +35,19 @@ pub(crate) struct TimeWait {
     rcv_nxt: Seq,
     window: u16,
     timestamp_offset: u32,
-    /// The peer's latest timestamp, if it uses them.
+    /// Latest timestamp of the peer, if it uses them.
     recent: Option<u32>,
     since: Instant,
     expires: Instant,
 }
 
-/// What a segment to a remembered connection asks for.
+/// Answer to a segment for a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum TimeWaitAction {
     Ignore,
     /// Acknowledge it with this header.
     Acknowledge(Header),
-    /// It begins a new connection, whose numbers must start at or after this one.
+    /// It starts a new connection, whose sequence numbers must start at or after this one.
     Reuse(Seq),
 }
 
@@ -73,23 +74,23 @@ impl TimeWait {
         }
     }
 
-    /// Whether this host may use the flow again for a connection of its own: one second later the timestamps differ.
+    /// Returns whether this host may reuse the flow: after one second its timestamps are later.
     fn is_reusable(&self, now: Instant) -> bool {
         self.recent.is_some() && now.nanos_since(self.since) >= crate::time::SECOND
     }
 }
 
-/// All of one shard's.
+/// Connections in TIME-WAIT of one shard.
 #[derive(Debug)]
-pub(crate) struct TimeWaits {
+pub(crate) struct TimeWaitTable {
     entries: SlotMap<TimeWaitId, TimeWait>,
-    /// By the time they were to expire when they were put here; an entry may have been renewed since, or be gone.
+    /// Entries by their original expiry. An entry may have been renewed or removed since.
     queue: VecDeque<(Instant, TimeWaitId)>,
     wait: u64,
     limit: usize,
 }
 
-impl TimeWaits {
+impl TimeWaitTable {
     pub(crate) fn new(wait: u64, limit: usize) -> Self {
         Self { entries: SlotMap::with_key(), queue: VecDeque::new(), wait, limit }
     }
@@ -98,7 +99,7 @@ impl TimeWaits {
         self.entries.len()
     }
 
-    /// Remembers `connection`. The one that had to be forgotten for it, if there are too many, comes out.
+    /// Adds `connection`. Returns the entry that was removed for it, if the table was full.
     pub(crate) fn insert(
         &mut self,
         now: Instant,
@@ -107,9 +108,9 @@ impl TimeWaits {
         let mss = connection.mss();
         let entry = TimeWait {
             flow: connection.flow,
-            snd_nxt: connection.outbox.nxt,
-            rcv_nxt: connection.inbox.next(),
-            window: connection.inbox.promise(mss),
+            snd_nxt: connection.send_buffer.nxt,
+            rcv_nxt: connection.receive_buffer.next(),
+            window: connection.receive_buffer.advertise_window(mss),
             timestamp_offset: connection.timestamp_offset,
             recent: connection.timestamps.map(|timestamps| timestamps.recent),
             since: now,
@@ -117,7 +118,7 @@ impl TimeWaits {
         };
         let evicted = if self.entries.len() >= self.limit { self.evict() } else { None };
         if self.queue.len() >= 2 * self.limit {
-            // Places of entries that are gone; each is swept once.
+            // Drop the queue positions of removed entries.
             self.queue.retain(|&(_, id)| self.entries.contains_key(id));
         }
         let id = self.entries.insert(entry);
@@ -134,41 +135,43 @@ impl TimeWaits {
         None
     }
 
-    /// A segment for entry `id`.
-    pub(crate) fn receive(&mut self, now: Instant, id: TimeWaitId, header: &Header, payload: usize) -> Verdict {
-        let Some(entry) = self.entries.get_mut(id) else { return Verdict::Ignore };
+    /// Handles a segment for entry `id`.
+    pub(crate) fn receive(&mut self, now: Instant, id: TimeWaitId, header: &Header, payload: usize) -> TimeWaitAction {
+        let Some(entry) = self.entries.get_mut(id) else { return TimeWaitAction::Ignore };
         if header.has(Flags::RST) {
-            return Verdict::Ignore;
+            return TimeWaitAction::Ignore;
         }
         if header.has(Flags::SYN) && !header.has(Flags::ACK) && entry.is_newer(header) {
-            return Verdict::Reuse(entry.snd_nxt.plus(NUMBER_GAP));
+            return TimeWaitAction::Reuse(entry.snd_nxt.plus(NUMBER_GAP));
         }
         let old = header.seq.before(entry.rcv_nxt);
         if header.has(Flags::FIN) && header.seq.plus(payload as u32).plus(1) == entry.rcv_nxt {
-            // Our acknowledgement was lost: the wait begins again.
+            // The acknowledgement was lost: TIME-WAIT restarts.
             entry.expires = now.plus(self.wait);
         } else if !old && payload == 0 && !header.has(Flags::SYN) {
-            return Verdict::Ignore;
+            return TimeWaitAction::Ignore;
         }
-        Verdict::Acknowledge(entry.acknowledgement(now))
+        TimeWaitAction::Acknowledge(entry.acknowledgement(now))
     }
 
-    /// Whether entry `id` may make room for a connection from here, and where its numbers must start.
+    /// Returns whether this host may reuse the flow of entry `id`, and the lowest sequence number of the new
+    /// connection.
     pub(crate) fn reuse(&self, now: Instant, id: TimeWaitId) -> Option<Seq> {
         self.entries.get(id).filter(|entry| entry.is_reusable(now)).map(|entry| entry.snd_nxt.plus(NUMBER_GAP))
     }
 
-    /// Forgets entry `id`.
+    /// Removes entry `id`.
     pub(crate) fn remove(&mut self, id: TimeWaitId) -> Option<TimeWait> {
         self.entries.remove(id)
     }
 
-    /// When the first entry may expire.
+    /// Returns when the first entry may expire.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.queue.front().map(|&(at, _)| at)
     }
 
-    /// The next step of expiring: `Some(None)` means that a queue entry was dealt with, go on.
+    /// Processes one queue position that is due. `Some(None)` means that no entry expired there and the caller must
+    /// go on.
     pub(crate) fn expire(&mut self, now: Instant) -> Option<Option<(TimeWaitId, TimeWait)>> {
         let &(at, id) = self.queue.front()?;
         if at > now {

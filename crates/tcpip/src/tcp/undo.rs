@@ -1,64 +1,41 @@
-//! Was anything lost at all? Undoing what followed from a retransmission that was not needed (RFC 3522, RFC 4015).
+//! Undo of spurious recoveries: the Eifel algorithm (RFC 3522, RFC 4015).
 //!
-//! A path that became slow makes the timer go off, and one that reorders looks like one that loses. The Eifel algorithm
-//! tells by timestamps: if the first acknowledgement after a retransmission echoes a stamp from before it, the original had
-//! arrived. Then the window is put back, what was believed lost is believed to be on its way again, and the timeout learns
-//! how long the round trip really took. Stamps tick in milliseconds: a mistake that shows within one is not undone.
+//! A path that becomes slower causes timeouts, and one that reorders looks like one that loses. Timestamps reveal
+//! this: if the first acknowledgement after a retransmission echoes an earlier timestamp, the original had arrived.
+//! The congestion window is then restored, the loss marks are cleared, and after a timeout the round-trip estimate is
+//! replaced by the measured one. Timestamps tick in milliseconds, so a recovery that proves spurious within one tick
+//! is not undone.
 
-use super::{
-    congestion::Congestion,
-    connection::{Connection, Context},
-    isn,
-    newreno::Recovery,
-    segment::Header,
-};
-use crate::time::MILLISECOND;
+use super::{congestion::Congestion, segment::Header};
 
-/// What was before a recovery, in case it turns out that nothing was lost.
+/// State before a recovery, to be restored if the recovery proves spurious.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undo {
-    congestion: Congestion,
-    /// The stamp of the first retransmission, once there was one.
-    resent: Option<u32>,
-    /// It began with the timer, which was too short then.
-    by_timer: bool,
+    pub congestion: Congestion,
+    /// Timestamp of the first retransmission.
+    retransmitted: Option<u32>,
+    /// Whether a timeout started the recovery.
+    pub by_timer: bool,
 }
 
-impl Connection {
-    /// A recovery begins: nothing was changed yet.
-    pub(crate) fn remember_for_undo(&mut self, by_timer: bool) {
-        if self.timestamps.is_some() && self.recovery.is_open() {
-            self.undo = Some(Box::new(Undo { congestion: self.congestion, resent: None, by_timer }));
-        }
+impl Undo {
+    pub(crate) const fn new(congestion: Congestion, by_timer: bool) -> Self {
+        Self { congestion, retransmitted: None, by_timer }
     }
 
-    /// A segment is sent again.
-    pub(crate) fn stamp_for_undo(&mut self, cx: &Context<'_>) {
-        if let Some(undo) = &mut self.undo {
-            undo.resent.get_or_insert(isn::timestamp(cx.now, self.timestamp_offset));
-        }
+    /// Records the timestamp of the first retransmission.
+    pub(crate) fn record_retransmission(&mut self, timestamp: u32) {
+        self.retransmitted.get_or_insert(timestamp);
     }
 
-    /// `bytes` were acknowledged by `header`: the first time after a retransmission it tells whether that was needed.
-    pub(crate) fn undo_if_spurious(&mut self, cx: &mut Context<'_>, header: &Header, bytes: u32) {
-        let Some(Undo { congestion, resent: Some(resent), by_timer }) = self.undo.as_deref().copied() else { return };
-        self.undo = None;
-        let echo = header.options.timestamp.map(|timestamp| timestamp.echo).filter(|&echo| echo != 0);
-        let Some(echo) = echo.filter(|echo| echo.wrapping_sub(resent).cast_signed() < 0) else { return };
-        if self.recovery.is_open() {
-            return;
-        }
-        cx.counters.tcp_undone += 1;
-        self.recovery = Recovery::Open;
-        self.recovery_begins = false;
-        self.scoreboard.forget_losses();
-        self.congestion = congestion;
-        self.congestion.resume(self.in_flight(), bytes, self.mss());
-        if by_timer {
-            let took = isn::timestamp(cx.now, self.timestamp_offset).wrapping_sub(echo);
-            // No more than is plausible: a peer that never updates its echo would have us wait for minutes.
-            self.rtt.restart((u64::from(took) * MILLISECOND).min(self.rtt.plausible()));
-        }
-        self.rearm(cx);
+    pub(crate) const fn has_retransmitted(&self) -> bool {
+        self.retransmitted.is_some()
+    }
+
+    /// Returns the timestamp that `header` echoes, if it is older than the first retransmission: the original arrived.
+    pub(crate) fn spurious_echo(&self, header: &Header) -> Option<u32> {
+        let echo = header.options.timestamp.map(|timestamp| timestamp.echo).filter(|&echo| echo != 0)?;
+        let retransmitted = self.retransmitted?;
+        (echo.wrapping_sub(retransmitted).cast_signed() < 0).then_some(echo)
     }
 }

@@ -1,4 +1,4 @@
-//! Two stacks, and a wire between them that loses, delays, reorders, duplicates and corrupts.
+//! Two stacks and an impaired wire between them: loss, delay, reordering, duplication and corruption.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
@@ -15,57 +15,57 @@ pub const MICROSECOND: u64 = 1_000;
 pub const MILLISECOND: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 
-/// Settings of host `last`: 10.0.0.`last`, fd00::`last`.
+/// Settings of host `last`, with the addresses 10.0.0.`last` and fd00::`last`.
 pub fn settings(last: u8) -> Settings {
     Settings {
-        station: [2, 0, 0, 0, 0, last],
+        mac: [2, 0, 0, 0, 0, last],
         addresses: vec![([10, 0, 0, last].into(), 24), ([0xfd00, 0, 0, 0, 0, 0, 0, last.into()].into(), 64)],
         ..Settings::default()
     }
 }
 
 pub fn stack(settings: Settings, seed: u64) -> Stack {
-    Stack::new(Config::new(settings).expect("the test's settings are valid"), seed)
+    Stack::new(Config::new(settings).expect("valid settings"), seed)
 }
 
-/// What a wire does to frames; probabilities per frame.
+/// Impairments of a wire. Probabilities are per frame, times in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Impairment {
     pub delay: u64,
-    /// At most so much is added, at random, to every frame's delay: frames overtake each other.
+    /// Upper bound of a random addition to each frame's delay, which reorders frames.
     pub jitter: u64,
     pub loss: f64,
     pub duplication: f64,
     pub corruption: f64,
-    /// Nanoseconds a byte takes; 0: none.
+    /// Transmission time of a byte; 0 disables it.
     pub per_byte: u64,
-    /// Bytes that may wait for the wire; what does not fit is lost.
+    /// Bytes that may wait for transmission; further frames are lost.
     pub queue: u64,
-    /// Probability that a TCP segment without data, SYN or FIN is lost, beside `loss`: only acknowledgements and window
-    /// updates are.
+    /// Additional probability that a TCP segment without data, SYN or FIN is lost: an acknowledgement or a window
+    /// update.
     pub loss_of_acks: f64,
-    /// Probability that a TCP segment with data or FIN is lost, beside `loss`.
+    /// Additional probability that a TCP segment with data or FIN is lost.
     pub loss_of_data: f64,
-    /// Now and then everything is lost for so long at most.
+    /// Longest outage, during which every frame is lost. Outages start at random.
     pub outage: u64,
 }
 
-/// How many frames there are between two outages, on average.
-const OUTAGES: f64 = 1.0 / 150.0;
+/// Probability per frame that an outage starts.
+const OUTAGE_PROBABILITY: f64 = 1.0 / 150.0;
 
 /// One direction of a wire.
 pub struct Wire {
     pub impairment: Impairment,
     random: Xoshiro256PlusPlus,
-    flying: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
+    in_flight: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
     busy_until: u64,
     number: u64,
-    out_until: u64,
+    outage_until: u64,
     pub delivered: u64,
     pub lost: u64,
     pub corrupted: u64,
     pub longest: usize,
-    /// What was sent, if it is to be kept.
+    /// Copies of all sent frames, if they are recorded.
     pub record: Option<Vec<Vec<u8>>>,
 }
 
@@ -74,10 +74,10 @@ impl Wire {
         Self {
             impairment,
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
-            flying: BinaryHeap::new(),
+            in_flight: BinaryHeap::new(),
             busy_until: 0,
             number: 0,
-            out_until: 0,
+            outage_until: 0,
             delivered: 0,
             lost: 0,
             corrupted: 0,
@@ -97,7 +97,7 @@ impl Wire {
             self.lost += 1;
             return;
         }
-        if self.is_singled_out(now, &frame) {
+        if self.drops_selectively(now, &frame) {
             self.lost += 1;
             return;
         }
@@ -105,7 +105,7 @@ impl Wire {
         let copies = 1 + usize::from(self.random.random_bool(duplication));
         for _ in 0..copies {
             let mut frame = frame.clone();
-            // A frame check sequence protects the rest of a real frame.
+            // The frame check sequence of Ethernet would reject any other corrupted frame.
             let is_ip = frame[12..14] != [8, 6];
             if is_ip && self.random.random_bool(corruption) {
                 let at = self.random.random_range(14..frame.len());
@@ -114,32 +114,32 @@ impl Wire {
             }
             let extra = if jitter > 0 { self.random.random_range(0..jitter) } else { 0 };
             self.number += 1;
-            self.flying.push(Reverse((self.busy_until + delay + extra, self.number, frame)));
+            self.in_flight.push(Reverse((self.busy_until + delay + extra, self.number, frame)));
         }
     }
 
-    /// Whether the frame is of a kind that is lost here, or comes in an outage.
-    fn is_singled_out(&mut self, now: u64, frame: &[u8]) -> bool {
+    /// Returns whether the frame is lost because of its kind or an outage.
+    fn drops_selectively(&mut self, now: u64, frame: &[u8]) -> bool {
         let Impairment { loss_of_acks, loss_of_data, outage, .. } = self.impairment;
-        if outage > 0 && now >= self.out_until && self.random.random_bool(OUTAGES) {
-            self.out_until = now + self.random.random_range(0..outage);
+        if outage > 0 && now >= self.outage_until && self.random.random_bool(OUTAGE_PROBABILITY) {
+            self.outage_until = now + self.random.random_range(0..outage);
         }
-        let kind = match carries(frame) {
+        let kind = match has_data_or_fin(frame) {
             Some(true) => loss_of_data,
             Some(false) => loss_of_acks,
             None => 0.0,
         };
-        now < self.out_until || kind > 0.0 && self.random.random_bool(kind)
+        now < self.outage_until || kind > 0.0 && self.random.random_bool(kind)
     }
 
     pub fn next(&self) -> Option<u64> {
-        self.flying.peek().map(|Reverse((at, ..))| *at)
+        self.in_flight.peek().map(|Reverse((at, ..))| *at)
     }
 
     pub fn take(&mut self, now: u64) -> Vec<Vec<u8>> {
         let mut due = Vec::new();
         while self.next().is_some_and(|at| at <= now) {
-            let Some(Reverse((_, _, frame))) = self.flying.pop() else { break };
+            let Some(Reverse((_, _, frame))) = self.in_flight.pop() else { break };
             self.delivered += 1;
             due.push(frame);
         }
@@ -147,8 +147,8 @@ impl Wire {
     }
 }
 
-/// Whether a TCP segment carries anything that is acknowledged; `None` for everything else, and for SYNs.
-fn carries(frame: &[u8]) -> Option<bool> {
+/// Returns whether a TCP segment has data or a FIN; `None` for SYNs and anything else.
+fn has_data_or_fin(frame: &[u8]) -> Option<bool> {
     let (protocol, tcp, end) = match frame[12..14] {
         [8, 0] => (frame[23], 34, 14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]))),
         [0x86, 0xdd] => (frame[20], 54, 54 + usize::from(u16::from_be_bytes([frame[18], frame[19]]))),
@@ -159,23 +159,23 @@ fn carries(frame: &[u8]) -> Option<bool> {
 }
 
 /// Two hosts and the wires between them. `wires[0]` leads to host 1, `wires[1]` to host 0.
-pub struct World {
+pub struct Network {
     pub now: u64,
     pub hosts: [Stack; 2],
     pub wires: [Wire; 2],
-    /// A time at which the application wants to do something.
+    /// Next time at which the application acts by itself.
     pub alarm: Option<u64>,
-    /// Now and then a host stands still for so long at most: it neither receives nor sends, and its timers come late.
+    /// Longest pause of a host. During a pause it neither receives nor sends, and its timers are late.
     pub pause: u64,
     paused_until: [u64; 2],
     random: Xoshiro256PlusPlus,
     out: Frames,
 }
 
-/// How many steps there are between two pauses, on average.
-const PAUSES: f64 = 1.0 / 300.0;
+/// Probability per step that a pause starts.
+const PAUSE_PROBABILITY: f64 = 1.0 / 300.0;
 
-impl World {
+impl Network {
     pub fn new(hosts: [Stack; 2], impairment: Impairment, seed: u64) -> Self {
         Self {
             now: SECOND,
@@ -193,7 +193,7 @@ impl World {
         Instant(self.now)
     }
 
-    /// Sends what the hosts have to send.
+    /// Puts the hosts' output on the wires.
     pub fn transmit(&mut self) {
         for ((host, wire), paused) in self.hosts.iter_mut().zip(&mut self.wires).zip(self.paused_until) {
             while paused <= self.now && host.poll_transmit_burst(Instant(self.now), &mut self.out, 64) > 0 {
@@ -205,16 +205,16 @@ impl World {
         }
     }
 
-    /// The next time anything happens.
+    /// Returns the time of the next event.
     pub fn next(&self) -> Option<u64> {
-        // What leads to a host waits until it is awake.
+        // A paused host receives its frames after the pause.
         let wires = (0..2).filter_map(|side| Some(self.wires[side].next()?.max(self.paused_until[1 - side])));
         let hosts = (0..2).filter_map(|side| Some(self.hosts[side].poll_timeout()?.0.max(self.paused_until[side])));
         let awake = self.paused_until.into_iter().filter(|&until| until > self.now);
         wires.chain(hosts).chain(awake).chain(self.alarm).min()
     }
 
-    /// Goes to the next time something happens and lets it; false if nothing ever will, or not before `limit`.
+    /// Advances to the next event and processes it. Returns false if there is none until `limit`.
     pub fn step(&mut self, limit: u64) -> bool {
         self.transmit();
         self.audit();
@@ -235,7 +235,7 @@ impl World {
                 self.hosts[side].handle_timeout(now);
             }
         }
-        if self.pause > 0 && self.random.random_bool(PAUSES) {
+        if self.pause > 0 && self.random.random_bool(PAUSE_PROBABILITY) {
             let side = self.random.random_range(0..2);
             self.paused_until[side] = self.now + self.random.random_range(0..self.pause);
         }
@@ -243,7 +243,7 @@ impl World {
         true
     }
 
-    /// Nothing may stand still without a timer.
+    /// Checks the invariants of both stacks.
     pub fn audit(&self) {
         for (side, host) in self.hosts.iter().enumerate() {
             if let Err((id, rule)) = host.audit(self.at()) {
@@ -252,7 +252,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen that happens within `span`.
+    /// Processes all events within `span`.
     pub fn run(&mut self, span: u64) {
         let limit = self.now + span;
         while self.step(limit) {}
@@ -273,7 +273,7 @@ fn trace(now: u64, frame: &[u8]) {
     }
 }
 
-/// The byte at `offset` of stream `stream`.
+/// Returns the byte at `offset` of the pseudo-random stream `stream`.
 pub fn byte(stream: u64, offset: u64) -> u8 {
     let mixed = (offset ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     (mixed >> 32) as u8

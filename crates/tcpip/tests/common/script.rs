@@ -1,6 +1,6 @@
-//! A peer that is written down segment by segment: what it sends, and what the stack must answer.
+//! Scripted TCP peer: sends given segments and checks the stack's answers.
 //!
-//! The stack is 10.0.0.2, the peer 10.0.0.1. Sequence numbers are relative: 0 is the SYN of whoever sent it.
+//! The stack is 10.0.0.2 and the peer 10.0.0.1. Sequence numbers are relative to the SYN of their sender.
 
 use abey_tcpip::{Frames, Instant, Settings, SocketId, Stack};
 use smoltcp::wire::{
@@ -12,14 +12,14 @@ use super::{MILLISECOND, SECOND, settings, stack};
 
 pub const PEER: [u8; 4] = [10, 0, 0, 1];
 pub const OWN: [u8; 4] = [10, 0, 0, 2];
-const PEER_STATION: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// The peer's initial sequence number: it wraps soon.
+const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+/// The peer's initial sequence number, which wraps soon.
 pub const PEER_INITIAL: u32 = u32::MAX - 2000;
 
-/// A segment, with relative numbers.
+/// Segment with relative sequence numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seg {
-    /// Of "SFRPA".
+    /// Flags, out of "SFRPA".
     pub flags: String,
     pub seq: u32,
     pub ack: u32,
@@ -67,13 +67,13 @@ impl Seg {
     }
 }
 
-/// The stack, and the peer's end of a connection with it.
+/// Stack, and the state of its scripted peer.
 pub struct Script {
     pub stack: Stack,
     pub now: u64,
-    /// The ports: the stack's, the peer's.
+    /// The stack's and the peer's port.
     pub ports: (u16, u16),
-    /// The stack's initial number, once it is known.
+    /// The stack's initial sequence number, after its SYN.
     pub initial: Option<u32>,
 }
 
@@ -82,7 +82,7 @@ impl Script {
         let mut own = settings(2);
         change(&mut own);
         let mut stack = stack(own, 42);
-        stack.insert_neighbor(Instant(0), PEER.into(), PEER_STATION);
+        stack.insert_neighbor(Instant(0), PEER.into(), PEER_MAC);
         Self { stack, now: 1000 * SECOND, ports: (80, 4000), initial: None }
     }
 
@@ -90,13 +90,13 @@ impl Script {
         Instant(self.now)
     }
 
-    /// The peer sends.
+    /// Delivers a segment to the stack.
     pub fn inject(&mut self, segment: &Seg) {
         let frame = self.build(segment);
         self.stack.handle_frame(Instant(self.now), &frame);
     }
 
-    /// The peer sends several in one burst.
+    /// Delivers several segments in one burst.
     pub fn inject_burst(&mut self, segments: &[Seg]) {
         let frames: Vec<_> = segments.iter().map(|segment| self.build(segment)).collect();
         self.stack.handle_frames(Instant(self.now), frames.iter().map(Vec::as_slice));
@@ -127,7 +127,7 @@ impl Script {
         let (header, total) = (20 + options.len(), 20 + options.len() + segment.payload.len());
         let mut frame = vec![0; 34 + total];
         let mut ethernet = EthernetFrame::new_unchecked(&mut frame);
-        ethernet.set_src_addr(EthernetAddress(PEER_STATION));
+        ethernet.set_src_addr(EthernetAddress(PEER_MAC));
         ethernet.set_dst_addr(EthernetAddress([2, 0, 0, 0, 0, 2]));
         ethernet.set_ethertype(EthernetProtocol::Ipv4);
         let mut ip = Ipv4Packet::new_unchecked(&mut frame[14..]);
@@ -162,7 +162,7 @@ impl Script {
         frame
     }
 
-    /// Everything the stack sends now.
+    /// Returns all segments that the stack sends now.
     pub fn sent(&mut self) -> Vec<Seg> {
         let mut out = Frames::default();
         while self.stack.poll_transmit_burst(Instant(self.now), &mut out, 64) > 0 {}
@@ -222,22 +222,23 @@ impl Script {
         Some(segment)
     }
 
-    /// The one segment the stack sends now.
+    /// Returns the only segment that the stack sends now.
     #[track_caller]
-    pub fn one(&mut self) -> Seg {
+    pub fn expect_one(&mut self) -> Seg {
         let mut sent = self.sent();
         assert_eq!(sent.len(), 1, "{sent:#?}");
         sent.remove(0)
     }
 
     #[track_caller]
-    pub fn nothing(&mut self) {
+    pub fn expect_nothing(&mut self) {
         let sent = self.sent();
         assert!(sent.is_empty(), "{sent:#?}");
     }
 
-    /// Time passes, timers go off; what is sent meanwhile, with when (after the call, in nanoseconds).
-    pub fn pass(&mut self, span: u64) -> Vec<(u64, Seg)> {
+    /// Advances time by `span` and runs the timers. Returns what was sent, with the time since the call in
+    /// nanoseconds.
+    pub fn advance(&mut self, span: u64) -> Vec<(u64, Seg)> {
         let begin = self.now;
         let mut sent = Vec::new();
         loop {
@@ -254,22 +255,21 @@ impl Script {
         sent
     }
 
-    /// A connection accepted by the stack from a peer with `syn`'s options; no data yet; the handshake
-    /// took 20 ms.
+    /// Establishes a connection to the stack with the options of `syn` and a round trip of 20 ms. Returns its socket.
     pub fn accepted(&mut self, syn: &Seg) -> SocketId {
         let listener = self.stack.listen("0.0.0.0:80".parse().unwrap(), 8).unwrap();
         self.inject(syn);
-        let answer = self.one();
+        let answer = self.expect_one();
         assert_eq!((answer.flags.as_str(), answer.ack), ("SA", 1));
         self.now += 20 * MILLISECOND;
         let mut ack = seg("A", 1, 1).window(syn.window);
         ack.timestamp = syn.timestamp.map(|(value, _)| (value, answer.timestamp.unwrap().0));
         self.inject(&ack);
-        self.nothing();
+        self.expect_nothing();
         self.stack.accept(listener).unwrap()
     }
 
-    /// As [`Script::accepted`], with SACK, and segments of 1000 bytes.
+    /// Like [`Script::accepted`], with SACK and segments of 1000 bytes.
     pub fn accepted_with_sack(&mut self) -> SocketId {
         self.accepted(&seg("S", 0, 0).options(1000, None, true))
     }
@@ -278,7 +278,7 @@ impl Script {
         assert_eq!(self.stack.write(id, &vec![7; len]), Ok(len));
     }
 
-    /// Reads everything.
+    /// Reads all available data.
     pub fn read(&mut self, id: SocketId) -> Vec<u8> {
         let mut bytes = vec![0; 1 << 20];
         let len = self.stack.read(id, &mut bytes).unwrap_or(0);
@@ -287,7 +287,7 @@ impl Script {
     }
 }
 
-/// Starts and lengths.
+/// Returns the sequence number and payload length of each segment.
 pub fn ranges(segments: &[Seg]) -> Vec<(u32, usize)> {
     segments.iter().map(|segment| (segment.seq, segment.payload.len())).collect()
 }

@@ -1,7 +1,7 @@
-//! Frames of every kind with bytes changed: Ethernet, ARP, IPv4, IPv6, ICMP, neighbour discovery, UDP, TCP.
+//! Fuzz target: modified frames of every protocol (Ethernet, ARP, IPv4, IPv6, ICMP, neighbour discovery, UDP, TCP).
 //!
-//! The bytes choose frames that a host sends, what is changed in them, whether the checksums are put right afterwards, and
-//! how time passes. Nothing may panic, the limits must hold, and what the stack answers must itself be well formed.
+//! The input selects frames that a host sends, the bytes that change, whether the checksums are corrected, and how
+//! time advances. Nothing may panic, the limits must hold, and the stack's answers must be well formed.
 
 use abey_tcpip::{Counters, Frames, Instant, SocketId, Stack};
 use smoltcp::wire::{
@@ -10,23 +10,23 @@ use smoltcp::wire::{
 };
 
 use super::Choices;
-use crate::common::{MILLISECOND, SECOND, World, settings, stack};
+use crate::common::{MILLISECOND, Network, SECOND, settings, stack};
 
 const SOCKETS: usize = 16;
 const NEIGHBORS: usize = 8;
 const TIME_WAITS: usize = 4;
 
-struct Bench {
+struct Harness {
     stack: Stack,
     listener: SocketId,
     now: u64,
 }
 
-/// Runs one case; what the stack counted in it.
+/// Runs one case. Returns the stack's counters.
 pub fn run(data: &[u8]) -> Counters {
     let mut choices = Choices::new(data);
     let templates = templates();
-    let mut bench = Bench::new();
+    let mut harness = Harness::new();
     while !choices.is_empty() {
         let mut frame = templates[usize::from(choices.byte()) % templates.len()].clone();
         let how = choices.byte();
@@ -41,18 +41,18 @@ pub fn run(data: &[u8]) -> Counters {
             frame.extend_from_slice(choices.take(usize::from(how >> 5) * 8));
         }
         if how & 32 != 0 {
-            put_right(&mut frame);
+            fill_checksums(&mut frame);
         }
-        bench.take(&frame);
+        harness.receive(&frame);
         if how & 128 != 0 {
-            bench.pass([MILLISECOND, SECOND, 40 * SECOND][usize::from(choices.byte() % 3)]);
+            harness.advance([MILLISECOND, SECOND, 40 * SECOND][usize::from(choices.byte() % 3)]);
         }
     }
-    bench.pass(400 * SECOND);
-    *bench.stack.counters()
+    harness.advance(400 * SECOND);
+    *harness.stack.counters()
 }
 
-impl Bench {
+impl Harness {
     fn new() -> Self {
         let mut own = settings(2);
         (own.sockets, own.neighbors, own.time_waits) = (SOCKETS, NEIGHBORS, TIME_WAITS);
@@ -65,7 +65,7 @@ impl Bench {
         Self { stack, listener, now: SECOND }
     }
 
-    fn take(&mut self, frame: &[u8]) {
+    fn receive(&mut self, frame: &[u8]) {
         self.stack.handle_frame(Instant(self.now), frame);
         while let Ok(id) = self.stack.accept(self.listener) {
             _ = self.stack.write(id, &[1; 3000]);
@@ -74,7 +74,7 @@ impl Bench {
         self.check();
     }
 
-    fn pass(&mut self, span: u64) {
+    fn advance(&mut self, span: u64) {
         let end = self.now + span;
         for _ in 0..10_000 {
             let Some(at) = self.stack.poll_timeout().filter(|at| at.0 <= end) else { break };
@@ -103,38 +103,39 @@ impl Bench {
     }
 }
 
-/// Frames that two hosts exchange: resolution, pings are few bytes away, a connection, a datagram, a refusal.
+/// Returns frames of two hosts: address resolution, connections, datagrams, refusals, and ICMP messages.
 fn templates() -> Vec<Vec<u8>> {
     static FRAMES: std::sync::OnceLock<Vec<Vec<u8>>> = std::sync::OnceLock::new();
     FRAMES.get_or_init(record).clone()
 }
 
 fn record() -> Vec<Vec<u8>> {
-    let mut world = World::new([stack(settings(1), 1), stack(settings(2), 2)], crate::common::Impairment::default(), 1);
-    world.wires[0].record = Some(Vec::new());
-    let listener = world.hosts[1].listen("[::]:80".parse().unwrap(), 4).unwrap();
+    let mut network =
+        Network::new([stack(settings(1), 1), stack(settings(2), 2)], crate::common::Impairment::default(), 1);
+    network.wires[0].record = Some(Vec::new());
+    let listener = network.hosts[1].listen("[::]:80".parse().unwrap(), 4).unwrap();
     for remote in ["10.0.0.2", "[fd00::2]"] {
-        let now = world.at();
+        let now = network.at();
         for port in [80, 81] {
-            let id = world.hosts[0].connect(now, format!("{remote}:{port}").parse().unwrap()).unwrap();
-            world.run(SECOND);
-            _ = world.hosts[0].write(id, &[5; 100]);
-            world.run(SECOND);
-            if let Ok(accepted) = world.hosts[1].accept(listener) {
-                // Its datagrams and refusals, and the reset of what was not read, come back to host 0.
-                world.hosts[1].close(world.at(), accepted).unwrap();
+            let id = network.hosts[0].connect(now, format!("{remote}:{port}").parse().unwrap()).unwrap();
+            network.run(SECOND);
+            _ = network.hosts[0].write(id, &[5; 100]);
+            network.run(SECOND);
+            if let Ok(accepted) = network.hosts[1].accept(listener) {
+                // The reset of a connection with unread data is sent to host 0.
+                network.hosts[1].close(network.at(), accepted).unwrap();
             }
-            let now = world.at();
-            world.hosts[0].close(now, id).unwrap();
+            let now = network.at();
+            network.hosts[0].close(now, id).unwrap();
         }
         for port in [53, 99] {
-            let socket = world.hosts[0].bind("[::]:0".parse().unwrap()).unwrap();
-            world.hosts[0].send_to(socket, &[9; 40], Some(format!("{remote}:{port}").parse().unwrap())).unwrap();
+            let socket = network.hosts[0].bind("[::]:0".parse().unwrap()).unwrap();
+            network.hosts[0].send_to(socket, &[9; 40], Some(format!("{remote}:{port}").parse().unwrap())).unwrap();
         }
-        world.run(40 * SECOND);
+        network.run(40 * SECOND);
     }
-    let mut frames = world.wires[0].record.take().unwrap_or_default();
-    // Pings and errors, which a stack does not send by itself.
+    let mut frames = network.wires[0].record.take().unwrap_or_default();
+    // A stack sends no echo requests and few errors, so they are built here.
     let (mut v4, mut v6) = ([0; 74], [0; 94]);
     for frame in &frames {
         if frame.len() >= 34 && frame[12..14] == [8, 0] {
@@ -157,13 +158,13 @@ fn record() -> Vec<Vec<u8>> {
         frames.push(v6.to_vec());
     }
     for frame in &mut frames {
-        put_right(frame);
+        fill_checksums(frame);
     }
     frames
 }
 
-/// Puts the checksums right, as far as the lengths allow.
-fn put_right(frame: &mut [u8]) {
+/// Corrects the checksums, as far as the lengths are valid.
+fn fill_checksums(frame: &mut [u8]) {
     if frame.len() < 14 {
         return;
     }
@@ -177,7 +178,7 @@ fn put_right(frame: &mut [u8]) {
             ip.fill_checksum();
             let (source, destination) = (ip.src_addr(), ip.dst_addr());
             let protocol = ip.next_header();
-            put_right_transport(protocol, ip.payload_mut(), source.into(), destination.into());
+            fill_transport_checksum(protocol, ip.payload_mut(), source.into(), destination.into());
         }
         0x86dd => {
             let packet = &mut frame[14..];
@@ -186,13 +187,13 @@ fn put_right(frame: &mut [u8]) {
             }
             let mut ip = Ipv6Packet::new_unchecked(packet);
             let (source, destination, protocol) = (ip.src_addr(), ip.dst_addr(), ip.next_header());
-            put_right_transport(protocol, ip.payload_mut(), source.into(), destination.into());
+            fill_transport_checksum(protocol, ip.payload_mut(), source.into(), destination.into());
         }
         _ => {}
     }
 }
 
-fn put_right_transport(protocol: IpProtocol, payload: &mut [u8], source: IpAddress, destination: IpAddress) {
+fn fill_transport_checksum(protocol: IpProtocol, payload: &mut [u8], source: IpAddress, destination: IpAddress) {
     match (protocol, source, destination) {
         (IpProtocol::Tcp, ..) if TcpPacket::new_checked(&*payload).is_ok() => {
             TcpPacket::new_unchecked(payload).fill_checksum(&source, &destination);
@@ -208,7 +209,7 @@ fn put_right_transport(protocol: IpProtocol, payload: &mut [u8], source: IpAddre
     }
 }
 
-/// Lengths and checksums are right.
+/// Returns whether lengths and checksums are valid.
 fn is_well_formed(frame: &[u8]) -> bool {
     let Ok(ethernet) = EthernetFrame::new_checked(frame) else { return false };
     let payload = ethernet.payload();
@@ -216,16 +217,16 @@ fn is_well_formed(frame: &[u8]) -> bool {
         EthernetProtocol::Arp => ArpPacket::new_checked(payload).is_ok(),
         EthernetProtocol::Ipv4 => Ipv4Packet::new_checked(payload).is_ok_and(|ip| {
             ip.verify_checksum()
-                && is_transport_right(ip.next_header(), ip.payload(), ip.src_addr().into(), ip.dst_addr().into())
+                && is_transport_valid(ip.next_header(), ip.payload(), ip.src_addr().into(), ip.dst_addr().into())
         }),
         EthernetProtocol::Ipv6 => Ipv6Packet::new_checked(payload).is_ok_and(|ip| {
-            is_transport_right(ip.next_header(), ip.payload(), ip.src_addr().into(), ip.dst_addr().into())
+            is_transport_valid(ip.next_header(), ip.payload(), ip.src_addr().into(), ip.dst_addr().into())
         }),
         EthernetProtocol::Unknown(_) => false,
     }
 }
 
-fn is_transport_right(protocol: IpProtocol, payload: &[u8], source: IpAddress, destination: IpAddress) -> bool {
+fn is_transport_valid(protocol: IpProtocol, payload: &[u8], source: IpAddress, destination: IpAddress) -> bool {
     match (protocol, source, destination) {
         (IpProtocol::Tcp, ..) => {
             TcpPacket::new_checked(payload).is_ok_and(|tcp| tcp.verify_checksum(&source, &destination))

@@ -1,12 +1,12 @@
-//! Fuzz targets: functions of bytes that panic when they find something. `tests/fuzz.rs` feeds them random bytes on any
-//! compiler, `fuzz/` at the top of the repository feeds them what a coverage-guided fuzzer makes up.
+//! Fuzz targets: functions of bytes that panic if they find an error. `tests/fuzz.rs` calls them with random bytes on
+//! any compiler; `fuzz/` at the top of the repository calls them with the inputs of a coverage-guided fuzzer.
 
-#![allow(dead_code, unreachable_pub, reason = "each user uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each includer uses a part")]
 
 pub mod frames;
 pub mod segments;
 
-/// Choices read from the fuzzer's bytes; zeros when they are used up.
+/// Choices read from the fuzzer's bytes; zeros after the last byte.
 pub struct Choices<'a>(&'a [u8]);
 
 impl<'a> Choices<'a> {
@@ -28,7 +28,7 @@ impl<'a> Choices<'a> {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: u32) -> u32 {
         u32::from(self.word()) % end.max(1)
     }

@@ -1,10 +1,10 @@
-//! Segments of one connection against an oracle: two byte streams.
+//! Fuzz target: segments of one connection, checked against two byte streams.
 //!
-//! The bytes say what a peer does (data again, early, beyond the window; old and impossible acknowledgements; windows that
-//! close and shrink; SACK blocks that lie; resets and SYNs that are near), what the application does, what is lost and how
-//! time passes. What the application reads must be what the peer sent, in order, and never more; what the peer gets must be
-//! what the application wrote, and inside a window it offered. Afterwards the peer becomes honest, and everything must
-//! arrive: a connection may be slowed by what came before, but not stopped.
+//! The input determines what the peer sends (repeated and early data, data beyond the window, old and impossible
+//! acknowledgements, closing and shrinking windows, false SACK blocks, resets and SYNs with nearby numbers), what the
+//! application does, what is lost and how time advances. The application must read what the peer sent, in order. The
+//! peer must receive what the application wrote, within a window that it offered. Afterwards the peer behaves
+//! correctly and everything must arrive: invalid segments may slow a connection down, but must not stop it.
 
 use abey_tcpip::{Counters, Instant, IoError, Shutdown, SocketId};
 
@@ -15,51 +15,51 @@ use crate::common::{
 };
 
 const BUFFER: usize = 8192;
-/// Streams are at most so long.
-const LONGEST: u32 = 60_000;
-/// Rounds the honest end takes at most.
-const PATIENCE: usize = 5000;
+/// Maximum length of a stream.
+const MAX_STREAM_LEN: u32 = 60_000;
+/// Maximum number of rounds at the end; only a hang reaches it.
+const HANG_LIMIT: usize = 5000;
 
-struct Bench {
+struct Harness {
     script: Script,
     id: SocketId,
-    /// The peer's stream: its length, and which of its bytes were ever sent; the last is the FIN.
-    theirs: Vec<bool>,
-    /// The application's stream as the peer has it; its length once the FIN came.
-    ours: Vec<bool>,
-    ours_end: Option<usize>,
+    /// Which bytes of the peer's stream were ever sent; the last entry is the FIN.
+    peer_sent: Vec<bool>,
+    /// Which bytes of the application's stream the peer has received, and their number once the FIN arrived.
+    peer_received: Vec<bool>,
+    peer_fin_at: Option<usize>,
     written: usize,
-    wants_to_write: usize,
+    to_write: usize,
     shut: bool,
     read: usize,
     ended: bool,
-    /// The right edges: of the peer's window at its furthest, and of the stack's as told last.
-    offered: u32,
-    edge: u32,
-    /// The stack's latest acknowledgement.
+    /// Furthest right edges of the peer's window and of the stack's.
+    peer_window_edge: u32,
+    window_edge: u32,
+    /// Latest acknowledgement of the stack.
     acked: u32,
-    /// After the last number the peer ever used.
+    /// Sequence number after the last one that the peer has used.
     next: u32,
     scale: u8,
     timestamps: bool,
     echo: u32,
 }
 
-/// Runs one case; what the stack counted in it.
+/// Runs one case. Returns the stack's counters.
 pub fn run(data: &[u8]) -> Counters {
     let mut choices = Choices::new(data);
-    let mut bench = Bench::new(&mut choices);
-    // When both ends are acknowledged it is over, and a SYN may begin another connection.
-    while !choices.is_empty() && bench.script.stack.is_connected(bench.id) {
-        if !bench.step(&mut choices) {
-            return *bench.script.stack.counters();
+    let mut harness = Harness::new(&mut choices);
+    // A connection is over when both FINs are acknowledged; a SYN may then start another one.
+    while !choices.is_empty() && harness.script.stack.is_connected(harness.id) {
+        if !harness.step(&mut choices) {
+            return *harness.script.stack.counters();
         }
-        bench.check();
+        harness.check();
     }
-    bench.finish()
+    harness.finish()
 }
 
-impl Bench {
+impl Harness {
     fn new(choices: &mut Choices<'_>) -> Self {
         let features = choices.byte();
         let mut script = Script::new(|settings| {
@@ -76,22 +76,23 @@ impl Bench {
             syn = syn.timestamp(Self::clock(script.now), 0);
         }
         let id = script.accepted(&syn);
-        let (theirs, wants_to_write) = (choices.below(LONGEST) as usize + 1, choices.below(LONGEST) as usize);
+        let (peer_sent, to_write) =
+            (choices.below(MAX_STREAM_LEN) as usize + 1, choices.below(MAX_STREAM_LEN) as usize);
         let scale = scale.unwrap_or(0);
         Self {
             script,
             id,
-            theirs: vec![false; theirs],
-            ours: vec![false; wants_to_write],
-            ours_end: None,
+            peer_sent: vec![false; peer_sent],
+            peer_received: vec![false; to_write],
+            peer_fin_at: None,
             written: 0,
-            wants_to_write,
+            to_write,
             shut: false,
             read: 0,
             ended: false,
-            // The window of the SYN, and of the last ACK of the handshake.
-            offered: 1 + (60_000 << scale),
-            edge: 1 + BUFFER as u32,
+            // The window of the SYN and of the final ACK of the handshake.
+            peer_window_edge: 1 + (60_000 << scale),
+            window_edge: 1 + BUFFER as u32,
             acked: 1,
             next: 1,
             scale,
@@ -104,24 +105,24 @@ impl Bench {
         (now / MILLISECOND) as u32
     }
 
-    /// What the peer has of the application's stream, from the beginning on; as an acknowledgement.
+    /// Returns the acknowledgement that the peer sends for what it received in order.
     fn in_order(&self) -> u32 {
-        let bytes = self.ours.iter().position(|got| !got).unwrap_or(self.ours.len());
-        1 + bytes as u32 + u32::from(self.ours_end == Some(bytes))
+        let bytes = self.peer_received.iter().position(|got| !got).unwrap_or(self.peer_received.len());
+        1 + bytes as u32 + u32::from(self.peer_fin_at == Some(bytes))
     }
 
-    /// The peer sends `len` bytes of its stream from `offset` on, and the FIN if that is where it ends.
+    /// Sends `len` bytes of the peer's stream from `offset` on, and the FIN if the stream ends there.
     fn send(&mut self, offset: u32, len: u32, ack: u32, window: u16, sack: &[(u32, u32)]) {
-        let bytes = self.theirs.len() as u32 - 1;
+        let bytes = self.peer_sent.len() as u32 - 1;
         let (offset, end) = (offset.min(bytes + 1), offset.saturating_add(len).min(bytes));
         let fin = offset <= bytes && len > 0 && end == bytes;
         let mut segment = seg(if fin { "FA" } else { "A" }, 1 + offset, ack).window(window).sack(sack);
         segment.payload = (offset..end.max(offset)).map(|at| byte(2, at.into())).collect();
         for at in offset..end + u32::from(fin) {
-            self.theirs[at as usize] = true;
+            self.peer_sent[at as usize] = true;
         }
         self.next = self.next.max(1 + end.max(offset) + u32::from(fin));
-        self.offered = self.offered.max(ack.wrapping_add(u32::from(window) << self.scale));
+        self.peer_window_edge = self.peer_window_edge.max(ack.wrapping_add(u32::from(window) << self.scale));
         self.inject(segment);
     }
 
@@ -132,7 +133,7 @@ impl Bench {
         self.script.inject(&segment);
     }
 
-    /// One step; false when the connection was ended, as a reset may.
+    /// Performs one action. Returns false if a reset ended the connection.
     fn step(&mut self, choices: &mut Choices<'_>) -> bool {
         match choices.byte() % 12 {
             0..=3 => self.peer_sends(choices),
@@ -153,7 +154,7 @@ impl Bench {
 
     fn peer_sends(&mut self, choices: &mut Choices<'_>) {
         let shape = choices.byte();
-        let base = [self.acked - 1, self.next - 1, self.edge - 1, 0][usize::from(shape & 3)];
+        let base = [self.acked - 1, self.next - 1, self.window_edge - 1, 0][usize::from(shape & 3)];
         let offset =
             base.saturating_add_signed(i32::from(choices.byte() as i8) * [0, 1, 50, 1460][usize::from(shape >> 2 & 3)]);
         let in_order = self.in_order();
@@ -164,12 +165,12 @@ impl Bench {
         };
         let len = if shape & 128 != 0 { 0 } else { choices.below(1461) };
         let window = [0, 1, choices.word(), 60_000][usize::from(choices.byte() & 3)];
-        let lie = 1 + choices.below(LONGEST);
+        let lie = 1 + choices.below(MAX_STREAM_LEN);
         let sack = [(lie, lie + choices.below(4000))];
         self.send(offset, len, ack, window, if choices.byte().is_multiple_of(3) { &sack } else { &[] });
     }
 
-    /// Somebody else's segment, or a confused one. A reset with the very number that is expected is believed.
+    /// Injects a spoofed segment. Only a reset with exactly the expected sequence number may end the connection.
     fn spoof(&mut self, choices: &mut Choices<'_>) -> bool {
         let flags = ["R", "RA", "S", "SA", "", "A", "SF"][usize::from(choices.byte() % 7)];
         let seq = self.acked.wrapping_add_signed(
@@ -182,13 +183,13 @@ impl Bench {
         alive || !flags.contains('R')
     }
 
-    /// The stack sends; `arrives` says what of it does.
+    /// Checks the segments that the stack sends. `arrives` decides which of them the peer receives.
     fn transmit(&mut self, mut arrives: impl FnMut() -> bool) {
         let sent = self.script.sent();
-        assert!(sent.len() < 1000, "{} segments at once", sent.len());
+        assert!(sent.len() < 1000, "{} segments in one call", sent.len());
         for segment in sent {
             if segment.has('R') && !self.script.stack.is_connected(self.id) && self.is_complete() {
-                // Both ends were acknowledged, and the peer goes on.
+                // Both FINs were acknowledged, and the peer still sends.
                 continue;
             }
             assert!(!segment.has('R') && !segment.has('S'), "{segment:?}");
@@ -198,41 +199,44 @@ impl Bench {
             let (len, fin) = (segment.payload.len() as u32, segment.has('F'));
             if len > 0 || fin {
                 let start = segment.seq - 1;
-                assert!((start + len) as usize <= self.written, "more than was written");
-                assert!(segment.seq + len + u32::from(fin) <= self.offered, "beyond every window that was offered");
-                assert!(!fin || (start + len) as usize == self.written && self.shut, "a FIN too early");
+                assert!((start + len) as usize <= self.written, "more than the application wrote");
+                assert!(
+                    segment.seq + len + u32::from(fin) <= self.peer_window_edge,
+                    "beyond every window that the peer offered"
+                );
+                assert!(!fin || (start + len) as usize == self.written && self.shut, "an early FIN");
                 for (at, &got) in (start..).zip(&segment.payload) {
                     assert_eq!(got, byte(1, at.into()), "byte {at} of the application's stream");
                 }
                 if arrives() {
-                    self.ours[start as usize..(start + len) as usize].fill(true);
+                    self.peer_received[start as usize..(start + len) as usize].fill(true);
                     if fin {
-                        self.ours_end = Some((start + len) as usize);
+                        self.peer_fin_at = Some((start + len) as usize);
                     }
                 }
             }
             let acked = segment.ack.saturating_sub(1) as usize;
-            assert!(acked <= self.theirs.len() && self.theirs[..acked].iter().all(|sent| *sent), "ack {acked}");
+            assert!(acked <= self.peer_sent.len() && self.peer_sent[..acked].iter().all(|sent| *sent), "ack {acked}");
             self.acked = self.acked.max(segment.ack);
-            self.edge = self.edge.max(segment.ack + (u32::from(segment.window)));
+            self.window_edge = self.window_edge.max(segment.ack + (u32::from(segment.window)));
         }
     }
 
-    /// Whether the peer has all of the application's stream.
+    /// Returns whether the peer received the whole stream of the application.
     fn is_complete(&self) -> bool {
-        self.ours_end.is_some_and(|end| self.in_order() == end as u32 + 2)
+        self.peer_fin_at.is_some_and(|end| self.in_order() == end as u32 + 2)
     }
 
     fn read(&mut self, len: usize) {
         let mut buffer = vec![0; len.max(1)];
         match self.script.stack.read(self.id, &mut buffer) {
             Ok(0) => {
-                assert_eq!(self.read, self.theirs.len() - 1, "the end came early");
+                assert_eq!(self.read, self.peer_sent.len() - 1, "the stream ended early");
                 self.ended = true;
             }
             Ok(got) => {
                 for &read in &buffer[..got] {
-                    assert!(self.theirs[self.read], "byte {} was never sent", self.read);
+                    assert!(self.peer_sent[self.read], "byte {} was never sent", self.read);
                     assert_eq!(read, byte(2, self.read as u64), "byte {} of the peer's stream", self.read);
                     self.read += 1;
                 }
@@ -243,7 +247,7 @@ impl Bench {
     }
 
     fn write(&mut self, len: usize) {
-        let end = self.wants_to_write.min(self.written + len);
+        let end = self.to_write.min(self.written + len);
         if self.shut || end == self.written {
             return;
         }
@@ -268,15 +272,15 @@ impl Bench {
         }
     }
 
-    /// Both sides want to come to an end, and nothing is lost any more.
+    /// Completes both streams without loss.
     fn finish(mut self) -> Counters {
-        for _ in 0..PATIENCE {
+        for _ in 0..HANG_LIMIT {
             if self.ended && self.is_complete() {
-                assert_eq!(self.ours_end, Some(self.written));
+                assert_eq!(self.peer_fin_at, Some(self.written));
                 return *self.script.stack.counters();
             }
             self.write(BUFFER);
-            if !self.shut && self.written == self.wants_to_write {
+            if !self.shut && self.written == self.to_write {
                 self.shut();
             }
             self.transmit(|| true);
@@ -284,13 +288,13 @@ impl Bench {
             self.read(2 * BUFFER);
             let before = (self.read, self.in_order(), self.acked);
             let ack = self.in_order();
-            let room = self.edge.saturating_sub(self.acked).clamp(1, 1000);
-            if (self.acked as usize) <= self.theirs.len() {
+            let room = self.window_edge.saturating_sub(self.acked).clamp(1, 1000);
+            if (self.acked as usize) <= self.peer_sent.len() {
                 self.send(self.acked - 1, room, ack, 60_000, &[]);
             }
-            // Its acknowledgements come from after the last number it used, or the window's edge.
-            let seq = self.next.min(self.edge.max(self.acked));
-            self.offered = self.offered.max(ack + (60_000 << self.scale));
+            // A correct peer acknowledges from the last sequence number it used, or from the window's edge.
+            let seq = self.next.min(self.window_edge.max(self.acked));
+            self.peer_window_edge = self.peer_window_edge.max(ack + (60_000 << self.scale));
             self.inject(seg("A", seq, ack));
             self.transmit(|| true);
             self.read(2 * BUFFER);
@@ -304,10 +308,10 @@ impl Bench {
         panic!(
             "stuck: read {} of {}, arrived {} of {} ({:?}), shut {}: {:?}",
             self.read,
-            self.theirs.len() - 1,
+            self.peer_sent.len() - 1,
             self.in_order(),
-            self.wants_to_write,
-            self.ours_end,
+            self.to_write,
+            self.peer_fin_at,
             self.shut,
             self.script.stack.counters()
         );

@@ -1,35 +1,39 @@
-//! The policy: what is decided, and when.
+//! The controller's rules.
 //!
-//! A goal has a side that must hold and a side that is to be small. Under `p99=X` the 99th percentile must hold, and CPU is
-//! to be small; under `cpu=Y` it is the other way round. What follows is said for the first.
+//! A goal limits one quantity and minimizes another. `p99=X` limits the 99th percentile of latency and minimizes CPU;
+//! `cpu=Y` limits CPU and minimizes latency. The rules below are written for `p99=X`.
 //!
-//! *Feed forward, then correct.* The load decides most of what is right, and it is seen in the very sample in which it
-//! changes. So a step of the load is answered in one decision: with what was right there before or, where nothing is known,
-//! with what the forecast holds to be safe even if the load's effect is at the unkind end. Only then does measuring correct.
+//! *Feed forward, then correct.* The right settings depend mostly on the load, and the load is known from the very
+//! sample in which it changes. So the controller responds to a step of the load with one decision: the settings that
+//! were right there before or, at an unknown load, settings that the forecast considers safe even if the load's effect
+//! is at the unfavourable end. Measurements correct that decision later.
 //!
-//! *Back at once, forward rarely.* When the goal is missed, and it is not chance, the next settings are the cheapest that are
-//! known or expected to keep it, well within it. The choice that failed is remembered, and avoided there for an hour at
-//! first, then longer. Towards less CPU the controller moves only when the goal has held for some samples, when the gain is
-//! worth a change, and when restraint allows: a swing at constant load costs somebody latency, twice.
+//! *Back at once, forward rarely.* When the goal is missed, and noise does not explain it, the next settings are the
+//! cheapest that are known or expected to keep it with a margin. The choice that failed is stored, and avoided there
+//! for an hour at first, then longer. The controller moves towards less CPU only when the goal has held for some
+//! samples, when the gain is worth a change, and when [`Restraint`] allows it: a swing at constant load raises latency
+//! twice.
 //!
-//! *Try what is unknown, briefly.* Which family is cheapest depends on the host. A family of which nothing is known near
-//! this load is tried for three samples, if a guess says that the goal would hold, and kept if it pays; one sample is enough
-//! to see that it is dear. What is learned at one load serves its neighbours, and more: plain interrupts that do not pay at a
-//! low load do not at a higher one either, and suspension is the other way round. So there are few trials in a day.
+//! *Short trials of unknown families.* The cheapest family depends on the host. A family without knowledge near this
+//! load is tried for three samples, if the forecast expects it to keep the goal, and stays if it pays; one sample is
+//! enough to detect a high cost. Results at one load apply to its neighbours, and further: plain interrupts that do not
+//! pay at a low load do not at a higher one either; suspension that does not pay at a high load does not at a lower
+//! one. So there are few trials in a day.
 //!
-//! *Room for chance.* A forecast is of what is hardly exceeded: the mean and two and a half deviations, as they were seen.
-//! A steady load gets close to its goal, and an unsteady one keeps away from it.
+//! *Margin for noise.* A forecast is the value that is rarely exceeded: the mean plus two and a half measured
+//! deviations. Settings come close to the goal at a steady load, and stay away from it at an unsteady one.
 //!
-//! *A stall is nobody's fault.* A machine whose host, or whose firmware, takes the CPU away for milliseconds has samples with a
-//! tail that no settings made. A sample far beyond what the settings usually give at this load is counted as such and is no
-//! lesson, unless it is the third in a row; the more of them a machine has, the more it takes to hold the settings at fault.
+//! *Stalls are not the settings' fault.* On a machine whose host, or whose firmware, takes the CPU away for
+//! milliseconds, some samples have a tail that is independent of the settings. A sample far beyond what the settings
+//! usually give at this load is counted as a stall and not stored, unless it is the third in a row. The more stalls a
+//! machine has, the more evidence it takes against the settings.
 //!
-//! *Where latency is not seen* a model stands in: the timeout and two batches, as polls and CPU time tell
-//! ([`Sample`]). It knows nothing of the network and little of the server, so half of the goal is left to those.
+//! *Unmeasured latency* is replaced by a model: the timeout and two batches, from polls and CPU time ([`Sample`]). The
+//! model excludes the network and most of the server, so half of the goal is reserved for those.
 //!
-//! *irq-suspend-timeout* is no matter of price: it must only outlast what the application does between two polls, and every
-//! millisecond more is what other flows on the queue may have to wait. So it is the shortest within the bounds that is twenty
-//! times the time of a batch.
+//! *irq-suspend-timeout* does not affect the price: it must only exceed the time of the application between two polls,
+//! and every further millisecond may delay other flows on the queue. So it is the shortest within the bounds that is
+//! twenty times the time of a batch.
 
 mod options;
 mod trial;
@@ -47,52 +51,52 @@ use crate::sample::Sample;
 use crate::watch::{GoalWatch, Hiccups, LoadWatch};
 use options::cautious;
 
-/// Forecasts keep this far within the limit.
+/// Share of the limit that forecasts must stay within.
 const ROOM: f64 = 0.97;
 /// Gains below this are not worth a change.
 const WORTH: f64 = 0.02;
 /// The same where the load has changed, and the settings still suit.
 const WORTH_FOLLOWING: f64 = 0.04;
-/// Samples between two looks for something better.
+/// Samples between two searches for a better choice.
 const CALM: u32 = 6;
 /// Samples of a trial.
 const TRIAL: u32 = 3;
-/// Samples without a latency after which nobody sees it.
+/// Samples without a latency after which it counts as unmeasured.
 const BLIND: u32 = 4;
-/// Octaves that the load may drift before what is right is looked up again.
+/// Octaves of drift in load after which the choice is made anew.
 const DRIFT: f64 = 0.25;
 
-/// What to do now.
+/// A controller's decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// The settings from now on; always within the bounds.
     pub settings: ModeSettings,
-    /// Whether they differ from those before: they are to be applied, and the next sample is to begin after that.
+    /// Whether the settings differ from those before. If so, apply them, and begin the next sample after that.
     pub changed: bool,
-    /// Why.
+    /// The reason of the decision.
     pub reason: Reason,
 }
 
-/// Why a controller cannot start.
+/// The reason why a controller cannot start.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The goal can never be.
+    /// The goal cannot be met.
     #[error(transparent)]
     Goal(#[from] ParseGoalError),
-    /// It would leave the bounds before it began.
+    /// The initial settings are outside of the bounds.
     #[error("the settings to start with ({}) are outside of the bounds: start within them, or widen them", abey_delivery::describe(.0))]
     OutOfBounds(Box<ModeSettings>),
 }
 
-/// Steers the settings of one NAPI instance, or of a group of queues that share a goal.
+/// A controller for the settings of one NAPI instance, or of a group of queues that share a goal.
 #[derive(Clone, Debug)]
 pub struct Controller {
     goal: Goal,
     choices: Vec<Choice>,
     suspends: Vec<Nanos>,
     current: Choice,
-    /// What to go back to if the world cannot apply the current one.
+    /// The choice to return to if the caller cannot apply the current one.
     previous: Choice,
     measured: Memory,
     estimated: Memory,
@@ -100,25 +104,25 @@ pub struct Controller {
     blind: u32,
     restraint: Restraint,
     load: LoadWatch,
-    /// The load that the current choice was made for.
+    /// The load for which the current choice was made.
     chosen_at: Option<f64>,
     watch: GoalWatch,
     hiccups: Hiccups,
-    /// The next sample is the first after a change.
+    /// Whether the next sample is the first after a change.
     settling: bool,
-    /// Samples of the current choice since the last look for something better, or since the trial began.
+    /// Samples of the current choice since the last search for a better one, or since the trial began.
     calm: u32,
-    /// What a trial is compared with.
+    /// The baseline of a trial.
     trial: Option<Choice>,
     /// CPU time of a batch, smoothed, in nanoseconds.
     batch: f64,
 }
 
 impl Controller {
-    /// A controller that has seen nothing. Without `start` it begins with a cautious choice.
+    /// Returns a controller without any knowledge. Without `start` it begins with a cautious choice.
     ///
     /// # Errors
-    /// If the goal can never be met, or `start` is outside of the bounds.
+    /// Returns an error if the goal cannot be met, or if `start` is outside of the bounds.
     pub fn new(goal: Goal, bounds: Bounds, start: Option<ModeSettings>) -> Result<Self, StartError> {
         goal.validate()?;
         let choices = bounds.choices();
@@ -150,18 +154,18 @@ impl Controller {
         })
     }
 
-    /// What the controller steers for.
+    /// Returns the goal.
     pub const fn goal(&self) -> Goal {
         self.goal
     }
 
-    /// The settings that should be in effect now, also before the first sample.
+    /// Returns the settings that should be in effect now, also before the first sample.
     pub fn settings(&self) -> ModeSettings {
         self.current.settings()
     }
 
-    /// Takes what happened since the last time, under [`settings`](Self::settings), and says what to do. Samples without
-    /// traffic or sense change nothing. `now` never goes back.
+    /// Decides on the next settings, from a sample taken under [`settings`](Self::settings). A sample without traffic
+    /// or with invalid figures changes nothing. `now` must not decrease.
     pub fn handle_sample(&mut self, now: Nanos, sample: &Sample) -> Step {
         let from = self.current;
         let why = self.decide(now, sample);
@@ -184,8 +188,8 @@ impl Controller {
         }
     }
 
-    /// Takes note that `settings` could not be applied: they are not chosen again for hours. If they are the current ones
-    /// then those before are, which [`settings`](Self::settings) tells.
+    /// Records that `settings` could not be applied: they are not chosen again for hours. If they are the current ones,
+    /// the previous ones become current again; read them from [`settings`](Self::settings).
     pub fn reject(&mut self, now: Nanos, settings: &ModeSettings) {
         let Some(choice) = Choice::of(settings) else { return };
         self.restraint.rejected(now, choice);
@@ -203,7 +207,8 @@ impl Controller {
             return self.follow_load(now, load);
         }
         if std::mem::take(&mut self.settling) {
-            // Part of it was under the settings before, and dear or late already: there is nothing to wait for.
+            // The sample is partly of the previous settings. If its cost or latency is already too high, there is no
+            // reason to wait.
             let is_over = self.trial.is_some() && (self.costs_far_more(&lesson, load) || self.misses(&lesson, false));
             if !is_over {
                 return Why::Settling;
@@ -232,7 +237,7 @@ impl Controller {
         if self.calm < CALM { Why::Holds } else { self.improve(now, load) }
     }
 
-    /// What a sample says, in the terms of whichever memory it belongs to.
+    /// Converts a sample to the units of the memory that it belongs to.
     fn see(&mut self, load: f64, sample: &Sample) -> Option<Lesson> {
         let productive = sample.polls.saturating_sub(sample.empty_polls);
         if productive > 0 {
@@ -260,7 +265,8 @@ impl Controller {
         }
     }
 
-    /// The lesson, and whether its latency is one: not if it is far from what these settings usually give here.
+    /// Returns the lesson of a sample. Its latency does not count if it is far from what these settings usually give
+    /// here.
     fn without_hiccups(&mut self, lesson: Lesson) -> Lesson {
         let known = self.memory().exact(self.current, lesson.load);
         let Some(is_far_out) = known.map(|cell| cell.is_far_out(lesson.latency)) else { return lesson };
@@ -274,7 +280,7 @@ impl Controller {
         }
     }
 
-    /// Whether the goal is missed, and not by chance.
+    /// Returns whether the goal is missed, and noise does not explain it.
     fn misses(&mut self, lesson: &Lesson, proven: bool) -> bool {
         let (limit, hiccups) = (self.limit(), self.hiccups);
         match self.goal {
@@ -283,7 +289,7 @@ impl Controller {
         }
     }
 
-    /// Answers a load that has changed.
+    /// Handles a changed load.
     fn follow_load(&mut self, now: Nanos, load: f64) -> Why {
         self.chosen_at = Some(load);
         let Some(here) = self.memory().forecast(self.current, load) else { return Why::LoadChangedKept };
@@ -295,7 +301,7 @@ impl Controller {
                 let worth = gain >= WORTH_FOLLOWING && self.restraint.allows_gain(now, load, away > 0);
                 if best == self.current || (suits && !worth) {
                     let why = self.keep(Why::LoadChangedKept);
-                    // On new ground there is more to find, and nothing to wait for.
+                    // At an unknown load there may be more to gain, so the search begins at once.
                     self.calm = if here.away > Some(NEAR) { CALM - TRIAL } else { 0 };
                     return why;
                 }
@@ -307,7 +313,7 @@ impl Controller {
         }
     }
 
-    /// Goes back to what keeps the goal.
+    /// Returns to settings that keep the goal.
     fn back_off(&mut self, now: Nanos, load: f64, why: Why, proven: bool) -> Why {
         let proven = proven || (self.watch.has_held() && self.trial.is_none());
         if self.trial.is_some() {
@@ -328,13 +334,13 @@ impl Controller {
         }
     }
 
-    /// Where nothing keeps the goal: what comes nearest, if it comes much nearer.
+    /// Takes the nearest choice where no choice keeps the goal, if it is much nearer.
     fn reach(&mut self, now: Nanos, load: f64, direction: Direction, otherwise: Why) -> Why {
         let nearest = self.nearest_to_goal(now, load);
         let here = self.memory().forecast(self.current, load);
         self.watch = GoalWatch::default();
         self.trial = None;
-        // What usually keeps it here was missed by chance, and nothing is known to be safer.
+        // A choice that usually keeps the goal here missed it by chance, and no choice is known to be safer.
         let by_chance = self.usually_keeps(load);
         match (nearest, here) {
             (Some((nearest, there)), Some(here)) if !by_chance && self.held(&there) < 0.95 * self.held(&here) => {
@@ -349,7 +355,7 @@ impl Controller {
         }
     }
 
-    /// Looks for something better where the goal holds.
+    /// Searches for a better choice while the goal holds.
     fn improve(&mut self, now: Nanos, load: f64) -> Why {
         self.calm = 0;
         let Some(here) = self.memory().forecast(self.current, load) else { return Why::Holds };
@@ -385,7 +391,7 @@ impl Controller {
         }
     }
 
-    /// Lets a suspension that has become too short outlast the batches.
+    /// Lengthens an irq-suspend-timeout that the batches exceed.
     fn lengthen_suspension(&mut self) -> Option<Why> {
         let wanted = self.with_suspend(self.current);
         (wanted.suspend > self.current.suspend).then(|| {
@@ -401,7 +407,7 @@ impl Controller {
         self.restart();
     }
 
-    /// Begins anew to watch what the current settings do.
+    /// Resets the observation of the current settings.
     fn restart(&mut self) {
         self.watch = GoalWatch::default();
         self.settling = true;

@@ -1,4 +1,4 @@
-//! What there is to choose, and what is expected of it.
+//! The candidate choices, and their expected latency and CPU.
 
 use abey_delivery::{Family, Nanos};
 
@@ -8,15 +8,15 @@ use crate::forecast::{Forecast, NEAR};
 use crate::goal::Goal;
 use crate::memory::Cell;
 
-/// The share of a goal for latency that the host may use where only the host's share is seen.
+/// Share of a goal for latency that the host may use where only the host's share is measured.
 const HOSTS_SHARE: f64 = 0.5;
-/// How many batches irq-suspend-timeout outlasts.
+/// Number of batches that irq-suspend-timeout must exceed.
 const BATCHES: f64 = 20.0;
 
 impl Controller {
-    /// The choice that keeps the goal, by a family that is known, at the least price. What is known from near this load comes
-    /// before what is known from far away, however cheap that is there: what a timer costs for each packet is another thing
-    /// at another load.
+    /// Returns the choice of the least price that keeps the goal, of a known family. Knowledge from near this load
+    /// takes precedence over knowledge from far away, even if that is cheaper: the cost of a timer for each packet
+    /// depends on the load.
     pub(super) fn best(&self, now: Nanos, load: f64) -> Option<(Choice, Forecast)> {
         let allowed = self.choices.iter().map(|choice| self.with_suspend(*choice));
         let known = allowed.filter_map(|choice| {
@@ -30,13 +30,14 @@ impl Controller {
         })
     }
 
-    /// A family of which nothing is known near this load, and that may well keep the goal.
+    /// Returns a family without knowledge near this load that is likely to keep the goal.
     pub(super) fn untried(&self, now: Nanos, load: f64) -> Option<Choice> {
         let mut families: Vec<Family> = self.choices.iter().map(|choice| choice.family).collect();
         families.dedup();
         families
             .retain(|family| *family != self.current.family && !(spins(*family) && matches!(self.goal, Goal::P99(_))));
-        // What defers and, where the application is busy, spares the timer as well comes before what defers only.
+        // A family that both defers and, while the application is busy, avoids the timer comes before one that only
+        // defers.
         families.sort_by_key(|family| *family != Family::Suspend);
         families.into_iter().find_map(|family| {
             let choice = self.trial_of(family, load)?;
@@ -48,8 +49,9 @@ impl Controller {
         })
     }
 
-    /// The choice to try a family with: the timeout that is in use; where none is, the longest that may keep a goal for
-    /// latency, for a short one may cost a timer's interrupt for every packet, and tells nothing of the family then.
+    /// Returns the choice to try a family with: the current timeout or, without one, the longest that is likely to keep
+    /// a goal for latency, because a short one may cost a timer interrupt for every packet and then reveals little
+    /// about the family.
     fn trial_of(&self, family: Family, load: f64) -> Option<Choice> {
         let of_family = || self.choices.iter().filter(|choice| choice.family == family);
         let flush = self.current.flush;
@@ -64,7 +66,7 @@ impl Controller {
         choice.map(|choice| self.with_suspend(*choice))
     }
 
-    /// Whether the current choice was seen to keep the goal at this load, and not only by luck.
+    /// Returns whether the current choice has kept the goal at this load, with a margin for noise.
     pub(super) fn is_proven(&self, load: f64) -> bool {
         self.memory().exact(self.current, load).is_some_and(|cell| {
             let held = match self.goal {
@@ -75,7 +77,8 @@ impl Controller {
         })
     }
 
-    /// Whether the current choice keeps the goal at this load most of the time, stalls of the machine apart.
+    /// Returns whether the current choice keeps the goal at this load most of the time, except for stalls of the
+    /// machine.
     pub(super) fn usually_keeps(&self, load: f64) -> bool {
         let usual = |cell: &Cell| match self.goal {
             Goal::P99(_) => cell.latency.mean,
@@ -84,7 +87,7 @@ impl Controller {
         self.memory().exact(self.current, load).is_some_and(|cell| usual(cell) <= self.limit() * ROOM)
     }
 
-    /// Whether chance alone would break the goal every so often.
+    /// Returns whether noise alone would break the goal now and then.
     pub(super) fn room_is_thin(&self, load: f64) -> bool {
         let Some(cell) = self.memory().exact(self.current, load).filter(|cell| cell.samples >= 2 * CALM) else {
             return false;
@@ -104,7 +107,7 @@ impl Controller {
         Choice { suspend: *enough.or(self.suspends.last()).unwrap_or(&choice.suspend), ..choice }
     }
 
-    /// The side of the goal that must hold.
+    /// Returns the quantity that the goal limits.
     pub(super) fn held(&self, forecast: &Forecast) -> f64 {
         match self.goal {
             Goal::P99(_) => forecast.latency,
@@ -112,7 +115,7 @@ impl Controller {
         }
     }
 
-    /// The side that is to be small.
+    /// Returns the quantity that the goal minimizes.
     pub(super) fn price(&self, forecast: &Forecast) -> f64 {
         match self.goal {
             Goal::P99(_) => forecast.cpu,
@@ -120,7 +123,7 @@ impl Controller {
         }
     }
 
-    /// How much smaller the price is, as a share.
+    /// Returns the saving in price, as a share.
     pub(super) fn gain(&self, of: &Forecast, over: &Forecast) -> f64 {
         1.0 - self.price(of) / self.price(over).max(f64::MIN_POSITIVE)
     }
@@ -137,7 +140,7 @@ impl Controller {
         self.restraint.forbids(now, choice, load, matches!(self.goal, Goal::P99(_)))
     }
 
-    /// The choice that comes nearest to the goal.
+    /// Returns the choice that comes nearest to the goal.
     pub(super) fn nearest_to_goal(&self, now: Nanos, load: f64) -> Option<(Choice, Forecast)> {
         let all = self.choices.iter().map(|choice| self.with_suspend(*choice));
         let allowed = all.filter(|choice| *choice == self.current || !self.forbids(now, *choice, load));
@@ -150,8 +153,8 @@ fn spins(family: Family) -> bool {
     matches!(family, Family::NapiBusy | Family::FullBusy)
 }
 
-/// What to begin with: the gentlest family that is allowed; a timeout well within a goal for latency, or the longest under
-/// one for CPU.
+/// Returns the initial settings: the mildest permitted family, with a timeout well within a goal for latency, or the
+/// longest under a goal for CPU.
 pub(super) fn cautious(goal: Goal, choices: &[Choice]) -> Choice {
     let gentle = [Family::Defer, Family::Suspend, Family::Base, Family::NapiBusy, Family::FullBusy];
     let family = gentle.into_iter().find(|family| choices.iter().any(|choice| choice.family == *family));

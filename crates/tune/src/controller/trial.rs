@@ -1,4 +1,4 @@
-//! Trials: how one goes on, and what it comes to.
+//! Trials: their progress and their result.
 
 use abey_delivery::Nanos;
 
@@ -9,17 +9,17 @@ use crate::memory::Lesson;
 use crate::reason::Why;
 use crate::restraint::Direction;
 
-/// Times the CPU at home, which end a trial.
+/// Factor of the previous choice's CPU that ends a trial.
 const FAR_MORE: f64 = 1.25;
 
 impl Controller {
-    /// Whether a trial need not go on: what one sample costs says enough, where latency takes several.
+    /// Returns whether the trial can end early: the CPU of one sample suffices, while latency needs several.
     pub(super) fn costs_far_more(&self, lesson: &Lesson, load: f64) -> bool {
         let home = self.trial.and_then(|home| self.memory().forecast(home, load));
         matches!(self.goal, Goal::P99(_)) && home.is_some_and(|home| lesson.cpu > FAR_MORE * home.cpu)
     }
 
-    /// The end of a trial.
+    /// Ends the trial.
     pub(super) fn end_trial(&mut self, now: Nanos, load: f64) -> Why {
         let Some(home) = self.trial.take() else { return Why::Holds };
         let memory = self.memory();
@@ -30,7 +30,7 @@ impl Controller {
         if gain >= WORTH && self.held(&here) <= self.limit() {
             return self.keep(Why::TrialPaid(gain));
         }
-        // Tried with a short timeout, out of caution: what was learned may tell that a longer one pays.
+        // The trial used a short timeout for caution. With its results, a longer one may pay.
         let is_further = |best: Choice| best.family == self.current.family && best.flush > self.current.flush;
         let further = self.best(now, load).filter(|(best, _)| is_further(*best));
         if let Some((best, gain)) = further.map(|(best, forecast)| (best, self.gain(&forecast, &there)))

@@ -1,4 +1,4 @@
-//! Hours of constant load: does the controller rest?
+//! Hours of constant load: the controller must not swing.
 
 use abey_delivery::{ModeSettings, Nanos, describe};
 use abey_tune::{Bounds, Controller, Goal};
@@ -9,7 +9,7 @@ use crate::slices::{INTERVAL, Slices};
 const HOURS: usize = 6;
 const AN_HOUR: usize = (3_600_000_000_000 / INTERVAL.as_nanos()) as usize;
 
-/// A swing is a return to settings that were left within the hour before.
+/// A swing is a return to settings that were in use within the hour before.
 pub(crate) fn swings_at_most_twice_an_hour(bounds: &Bounds, slices: &mut Slices) {
     for load in [2_500.0, 8_000.0, 20_000.0, 45_000.0, 75_000.0] {
         for goal_us in [260, 350] {

@@ -3,21 +3,22 @@
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// What a day is like, from a seed: requests per second at any time of it.
+/// A random day: requests per second over time, and a goal.
 pub(crate) struct Curve {
-    /// By interval.
+    /// One load for each interval.
     pub(crate) loads: Vec<f64>,
     /// The goal of the day, in microseconds at the 99th percentile.
     pub(crate) goal_us: u64,
 }
 
-/// The loads that days are within, in requests per second.
+/// The range of loads, in requests per second.
 pub(crate) const LOADS: (f64, f64) = (2_000.0, 80_000.0);
 
 impl Curve {
-    /// A day's rise and fall with a peak of 25,000 to 75,000 and a trough of 5 to 30 % of it, with one or two humps; noise
-    /// of 2 to 8 % that remembers about a minute; bursts of up to twice the load for 5 seconds to 5 minutes, up to five an
-    /// hour; and up to six steps that last from 10 minutes to 3 hours, between half and twice the load.
+    /// Makes a day's rise and fall with a peak of 25,000 to 75,000 and a trough of 5 to 30 % of it, with one or two
+    /// humps; noise of 2 to 8 % that is correlated over about a minute; bursts of up to twice the load for 5 seconds to
+    /// 5 minutes, up to five an hour; and up to six steps that last from 10 minutes to 3 hours, between half and twice
+    /// the load.
     pub(crate) fn random(seed: u64, per_second: f64) -> Self {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let intervals = (86_400.0 * per_second) as usize;
@@ -50,7 +51,7 @@ impl Curve {
         let keeps = (-1.0 / (60.0 * per_second)).exp();
         let mut off = 0.0;
         for load in &mut loads {
-            // Uniform steps add up to something normal.
+            // A sum of uniform steps is nearly normal.
             let step = random.random_range(-1.0..1.0) * 3f64.sqrt();
             off = keeps * off + (1.0 - keeps * keeps).sqrt() * noise * step;
             *load = (*load * (1.0 + off)).clamp(LOADS.0, LOADS.1);

@@ -1,19 +1,19 @@
-//! Days of random load on a simulated host: does the controller keep its goal, and what does it cost?
+//! Days of random load on a simulated host: the controller must keep its goal at little cost.
 //!
-//! What is simulated: a host of the IRQ suspension study's kind with one queue, one CPU and 560 connections, as the Linux
-//! kernel delivers. Every interval of 250 ms is a run of the simulator at that interval's load and settings (`slices`), from
-//! a cold start and 20 ms of warm-up. What a change does within an interval is not in those runs; so the interval after a
-//! change of settings counts as the worse of what both settings give, and as the dearer of what they cost. `steps.rs` looks
-//! at changes inside of one run.
+//! The host is of the IRQ suspension study's kind with one queue, one CPU and 560 connections, and the Linux kernel's
+//! delivery. Every interval of 250 ms is a run of the simulator at that interval's load and settings (`slices`), from a
+//! cold start and 20 ms of warm-up. The effect of a change within an interval is not simulated; instead, the interval
+//! after a change has the worse latency and the higher cost of both settings. `steps.rs` tests changes within one run.
 //!
-//! *Kept*: the share of the day's intervals whose 99th percentile is at most the goal. *Best fixed*: with hindsight, the
-//! settings within the same bounds that cost the least CPU over the day among those that keep the goal at least 97 % of
+//! *Kept*: the share of the day's intervals with a 99th percentile of at most the goal. *Best fixed*: with hindsight,
+//! the settings within the same bounds with the least CPU over the day among those that keep the goal at least 97 % of
 //! it; if none do, those that keep it longest.
 //!
-//! The canaries are controllers that are broken on purpose: one never goes back, one never dares. They must fail.
+//! The canaries are controllers with a deliberate fault: one never moves back, one never changes its settings. They
+//! must fail.
 //!
-//! `ABEY_TUNE_CURVES=50 cargo test -p abey-tune --release --test days -- --nocapture` is the whole of it: 50 days, on a finer
-//! grid of loads, with more seeds. `ABEY_TUNE_SEED` is the seed of the first.
+//! `ABEY_TUNE_CURVES=50 cargo test -p abey-tune --release --test days -- --nocapture` runs the full test: 50 days, on a
+//! finer grid of loads, with more seeds. `ABEY_TUNE_SEED` sets the seed of the first day.
 
 mod constant;
 mod curve;
@@ -30,7 +30,7 @@ use slices::{Grid, INTERVAL, Slices};
 const LEAST_KEPT: f64 = 0.97;
 const MOST_CPU: f64 = 1.10;
 
-/// What a day came to.
+/// The result of a day.
 #[derive(Clone, Copy, Debug, Default)]
 struct Day {
     intervals: f64,
@@ -55,10 +55,10 @@ impl Day {
     }
 }
 
-/// Whoever chooses settings.
+/// A source of settings: the controller or a canary.
 trait Tuner {
     fn settings(&self) -> ModeSettings;
-    /// True: the settings have changed.
+    /// Returns true if the settings have changed.
     fn handle_sample(&mut self, now: Nanos, sample: &Sample) -> bool;
 }
 
@@ -80,7 +80,7 @@ fn p99(sample: &Sample) -> Nanos {
     sample.latency.expect("simulated requests are seen").p99
 }
 
-/// Which seed an interval has.
+/// Returns the seed of an interval.
 fn chance(at: usize) -> u64 {
     (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40
 }
@@ -137,7 +137,7 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not `{text}`")))
 }
 
-/// The bounds, the grid and the slices, coarser for a few days than for many.
+/// Returns the bounds and the slices, with a coarser grid for a few days than for many.
 fn host(many: bool) -> (Bounds, Slices) {
     let us = Nanos::from_micros;
     let flush = if many { us(10)..=us(300) } else { us(25)..=us(300) };
@@ -153,7 +153,7 @@ fn tuner(bounds: &Bounds, curve: &Curve) -> Controller {
     Controller::new(goal, bounds.clone(), None).expect("sound")
 }
 
-/// Follows a controller towards less CPU, and never back.
+/// A controller without moves back: it follows only moves towards less CPU.
 struct NeverBack(Controller, ModeSettings);
 
 impl Tuner for NeverBack {
@@ -171,7 +171,7 @@ impl Tuner for NeverBack {
     }
 }
 
-/// Stays with what it began with.
+/// A controller that keeps its initial settings.
 struct NeverForward(ModeSettings);
 
 impl Tuner for NeverForward {
@@ -227,7 +227,8 @@ fn days_keep_the_goal_at_little_more_than_the_best_fixed_settings() {
     canaries(&bounds, &mut slices, seed);
 }
 
-/// The check above can fail: a controller that never goes back misses the goal, one that never dares costs too much.
+/// Checks that the test can fail: a controller that never moves back misses the goal, one that never changes costs too
+/// much.
 fn canaries(bounds: &Bounds, slices: &mut Slices, seed: u64) {
     let (mut misses, mut costs) = (0, 0);
     for seed in seed..seed + 2 {

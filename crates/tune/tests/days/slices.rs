@@ -1,8 +1,8 @@
-//! Every interval of a day is a slice of a simulated host: one run of the simulator at that load, with those settings.
+//! Intervals of a day as slices of a simulated host: one run of the simulator at that load, with those settings.
 //!
-//! A run is made once for each settings, load and seed, and used again wherever the three come together: a day has hundreds
-//! of thousands of intervals. Loads are rounded to the nearest of a geometric row; which seed an interval has is chance, so
-//! that figures vary from interval to interval as they do on a host.
+//! A run is made once for each combination of settings, load and seed, and reused: a day has hundreds of thousands of
+//! intervals. Loads are rounded to the nearest of a geometric series; each interval has a random seed, so that figures
+//! vary from interval to interval as they do on a host.
 
 use std::collections::HashMap;
 
@@ -16,12 +16,12 @@ use crate::host::sample;
 
 pub(crate) const INTERVAL: Nanos = Nanos::from_millis(250);
 
-/// How finely the simulated hosts are known.
+/// Resolution of the simulated hosts.
 #[derive(Clone, Copy)]
 pub(crate) struct Grid {
-    /// From one load to the next.
+    /// Factor from one load to the next.
     pub(crate) factor: f64,
-    /// Runs of each.
+    /// Runs of each load.
     pub(crate) seeds: u64,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Slices {
 }
 
 impl Slices {
-    /// All slices of these settings.
+    /// Returns all slices of these settings.
     pub(crate) fn new(profile: &str, grid: Grid, settings: &[ModeSettings]) -> Self {
         let profile = Profile::load(profile).expect("a profile of the simulator's");
         let mut slices = Self { grid, profile, known: HashMap::new() };
@@ -68,7 +68,7 @@ impl Slices {
         self.known.insert(*settings, outcomes.iter().map(|outcome| sample(outcome, INTERVAL)).collect());
     }
 
-    /// What one interval is like.
+    /// Returns the sample of one interval.
     pub(crate) fn slice(&mut self, settings: &ModeSettings, load: usize, seed: u64) -> Sample {
         if !self.known.contains_key(settings) {
             self.add(settings);

@@ -1,10 +1,10 @@
-//! What a controller sees of a simulated host.
+//! Samples of a simulated host.
 
 use abey_delivery::Nanos;
 use abey_sim::Outcome;
 use abey_tune::{Latency, Sample};
 
-/// The sample of an interval with this outcome.
+/// Returns the sample of an interval with this outcome.
 pub(crate) fn sample(outcome: &Outcome, interval: Nanos) -> Sample {
     let answers = outcome.qps * interval.as_nanos() as f64 / 1e9;
     let polls = outcome.polls_per_query * answers;

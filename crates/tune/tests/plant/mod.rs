@@ -1,4 +1,4 @@
-//! A host as a few formulas with chance in them: not the simulator, but fast, and as different as hosts may be.
+//! A host as a few formulas with noise: faster than the simulator, and as diverse as hosts may be.
 
 use abey_delivery::{Family, ModeSettings, Nanos};
 use abey_tune::{Latency, Sample};
@@ -7,18 +7,18 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 pub(crate) struct Plant {
     random: Xoshiro256PlusPlus,
-    /// Latency of a request with no deferral, in microseconds, and what a full CPU adds.
+    /// Latency of a request without deferral, in microseconds, and the increase on a saturated CPU.
     idle_us: f64,
     busy_us: f64,
-    /// What a microsecond of timeout adds to the 99th percentile.
+    /// Increase of the 99th percentile for a microsecond of timeout.
     slope: f64,
-    /// What plain interrupts add, for the NIC moderates them.
+    /// Increase with plain interrupts, because the NIC moderates them.
     moderation_us: f64,
-    /// CPU time of a request and of a batch, in microseconds; what suspension adds to the former.
+    /// CPU time of a request and of a batch, in microseconds; the increase of the former with suspension.
     request_us: f64,
     batch_us: f64,
     suspend_us: f64,
-    /// The coefficient of variation of a measured 99th percentile, by chance beyond the count of requests.
+    /// Coefficient of variation of a measured 99th percentile, in addition to the noise of counting.
     noise: f64,
 }
 
@@ -47,7 +47,7 @@ impl Plant {
 
     pub(crate) fn sample(&mut self, settings: &ModeSettings, load: f64, interval: Nanos) -> Sample {
         let seconds = interval.as_nanos() as f64 / 1e9;
-        // Sums of uniform numbers are nearly normal.
+        // A sum of uniform numbers is nearly normal.
         let mut normal = || (0..12).map(|_| self.random.random_range(0.0..1.0)).sum::<f64>() - 6.0;
         let packets = (load * seconds + normal() * (load * seconds).sqrt()).max(0.0);
         let (latency_noise, cpu_noise) = (normal(), normal());

@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use abey_delivery::Nanos;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A progress bar on standard error, if that is a terminal; drawn by a thread of its own.
+/// A progress bar on standard error, if that is a terminal, drawn by a thread of its own.
 pub(super) struct Bar {
     bar: ProgressBar,
     started: Arc<OnceLock<Instant>>,
 }
 
 impl Bar {
-    /// Shows the bar; its thread stays on the CPUs that this one is on now.
+    /// Shows the bar. Its thread inherits the CPU affinity of the calling thread.
     pub(super) fn start(warmup: Nanos, duration: Nanos) -> Self {
         let total = Duration::from(warmup) + Duration::from(duration);
         let bar = ProgressBar::new(total.as_millis() as u64);
-        let style = ProgressStyle::with_template("{msg:10} [{bar:40}] {percent:>3} %").expect("a template that parses");
+        let style = ProgressStyle::with_template("{msg:10} [{bar:40}] {percent:>3} %").expect("a valid template");
         bar.set_style(style.progress_chars("=> "));
         let started = Arc::new(OnceLock::<Instant>::new());
         if !bar.is_hidden() {
@@ -36,7 +36,7 @@ impl Bar {
         Self { bar, started }
     }
 
-    /// Counts from here.
+    /// Starts the count of time.
     pub(super) fn begin(&self) {
         let _ = self.started.set(Instant::now());
     }

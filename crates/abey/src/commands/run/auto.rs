@@ -1,4 +1,4 @@
-//! `abey run --mode auto`: the tuner at work on what the program receives from, as long as it runs.
+//! `abey run --mode auto`: tunes what the program receives from, as long as it runs.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,22 +6,26 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use abey_delivery::{Family, Mode, Nanos, ParseModeError};
+use abey_supervise::supervisor::Next;
 use abey_tune::Goal;
+use abey_tuner::datapath::DatapathTarget;
+use abey_tuner::group::{TuneTarget, controller};
+use abey_tuner::kernel::KernelTarget;
+use abey_tuner::report::TuneRow;
+use abey_tuner::selection::KernelSubject;
+use abey_tuner::tuner::Tuner;
 
-use crate::commands::tune::{
-    Feed, GoalArgs, Kernel, Probe, ProbeArgs, Row, Served, Subject, Tuned, Tuner, Witness, controller, nobody_sees,
-};
+use crate::commands::tune::{GoalArgs, ProbeArgs, without_latencies};
 use crate::datapath_world::Datapaths;
 use crate::failure::Failure;
 use crate::linux_world::Namespace;
-use crate::supervise::Watch;
 
-/// A mode, or the tuner's choice.
+/// A mode, or `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ModeChoice {
-    /// This one.
+    /// A fixed mode.
     Mode(Mode),
-    /// Whichever meets the goal.
+    /// The tuner's choice within the goal.
     Auto,
 }
 
@@ -42,7 +46,7 @@ impl fmt::Display for ModeChoice {
     }
 }
 
-/// What `--mode auto` is told.
+/// Arguments of `--mode auto`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "With --mode auto")]
 pub(crate) struct AutoArgs {
@@ -55,31 +59,31 @@ pub(crate) struct AutoArgs {
     latencies: Option<PathBuf>,
 }
 
-/// How long one measurement takes.
+/// Length of one interval.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// How often it is looked whether the program has a datapath that is not tuned yet.
-const LOOK_FOR_MORE: Duration = Duration::from_secs(2);
+/// How often to search for datapaths of the program that are not tuned yet.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 
 impl AutoArgs {
-    /// The tuner that is asked for. Without `--mode auto` nothing may be said that is only for it.
+    /// Creates the tuner, if `--mode auto` is given. Its arguments are an error otherwise.
     pub(super) fn wanted(&self, choice: Option<ModeChoice>, is_datapath: bool) -> Result<Option<Auto<'_>>, Failure> {
         if choice != Some(ModeChoice::Auto) {
             if self.goal.is_given() || self.probe.probe.is_some() || self.latencies.is_some() {
-                return Err(Failure::usage("a goal, its bounds and who sees latencies are for --mode auto: add it"));
+                return Err(Failure::usage("a goal, its bounds and sources of latencies need --mode auto: add it"));
             }
             return Ok(None);
         }
         let goal = self.goal.wanted()?;
         self.goal.bounds(&[Family::Base])?;
-        let is_seen = is_datapath || self.probe.probe.is_some() || self.latencies.is_some();
-        if matches!(goal, Goal::P99(_)) && !is_seen {
-            return Err(nobody_sees(goal));
+        let is_measured = is_datapath || self.probe.probe.is_some() || self.latencies.is_some();
+        if matches!(goal, Goal::P99(_)) && !is_measured {
+            return Err(without_latencies(goal));
         }
         if is_datapath && (self.probe.probe.is_some() || self.latencies.is_some()) {
-            return Err(Failure::usage("a datapath sees latencies by itself: leave --probe and --latencies out"));
+            return Err(Failure::usage("a datapath measures latencies itself: leave --probe and --latencies out"));
         }
         let now = Instant::now();
-        Ok(Some(Auto { args: self, goal, engaged: Vec::new(), began: now, next: now, looked: None }))
+        Ok(Some(Auto { args: self, goal, engaged: Vec::new(), began: now, next: now, searched: None }))
     }
 }
 
@@ -90,111 +94,107 @@ pub(super) struct Auto<'a> {
     engaged: Vec<Engaged>,
     began: Instant,
     next: Instant,
-    /// When datapaths were last looked for.
-    looked: Option<Instant>,
+    /// When datapaths were last searched for.
+    searched: Option<Instant>,
 }
 
-/// One thing that is tuned.
+/// A target and its tuner.
 struct Engaged {
-    plant: Tuned,
+    target: TuneTarget,
     tuner: Tuner,
 }
 
 impl Auto<'_> {
-    /// Begins to tune a device.
-    pub(super) fn engage_kernel(&mut self, subject: Subject, namespace: &Namespace) -> Result<(), Failure> {
+    /// Starts tuning a device.
+    pub(super) fn engage_kernel(&mut self, subject: KernelSubject, namespace: &Namespace) -> Result<(), Failure> {
         if !self.engaged.is_empty() {
             return Err(Failure::usage("--mode auto tunes one device: name the one that matters with --dev"));
         }
-        let mut kernel = Kernel::open(subject, INTERVAL, self.witness(namespace)?)?;
+        let mut kernel =
+            KernelTarget::open(subject, INTERVAL, self.args.probe.open(self.args.latencies.as_deref(), namespace)?)?;
         let bounds = self.args.goal.bounds(&kernel.families(&self.args.goal.families)?)?;
         let present = kernel.present()?;
         let tuner = Tuner::new(controller(self.goal, &bounds, &present)?, present, false);
-        self.engage(Tuned::Kernel(Box::new(kernel)), tuner)
+        self.engage(TuneTarget::Kernel(Box::new(kernel)), tuner)
     }
 
-    /// Begins to tune the datapaths that these processes have by now.
+    /// Starts tuning the datapaths of these processes.
     fn engage_datapaths(&mut self, members: &[u32]) -> Result<(), Failure> {
         let mut all = Datapaths::all()?;
-        let known: Vec<u32> = self.engaged.iter().filter_map(|one| one.plant.pid()).collect();
+        let known: Vec<u32> = self.engaged.iter().filter_map(|one| one.target.pid()).collect();
         all.reached.retain(|one| members.contains(&one.client.pid()) && !known.contains(&one.client.pid()));
         for found in all.reached {
-            let served = Served::open(found, INTERVAL, None);
+            let datapath = DatapathTarget::open(found.client, &found.status, INTERVAL, None);
             let bounds = self.args.goal.bounds(&[Family::Base, Family::Defer, Family::Suspend])?;
-            let tuner = Tuner::new(controller(self.goal, &bounds, &served.present())?, served.present(), false);
-            self.engage(Tuned::Datapath(Box::new(served)), tuner)?;
+            let tuner = Tuner::new(controller(self.goal, &bounds, &datapath.present())?, datapath.present(), false);
+            self.engage(TuneTarget::Datapath(Box::new(datapath)), tuner)?;
         }
         Ok(())
     }
 
-    fn engage(&mut self, plant: Tuned, tuner: Tuner) -> Result<(), Failure> {
-        let mut engaged = Engaged { plant, tuner };
-        let (look, name) = (engaged.tuner.start(engaged.plant.plant()), engaged.plant.name());
-        // What it changed is put back with the others, whether or not it went well.
+    fn engage(&mut self, target: TuneTarget, tuner: Tuner) -> Result<(), Failure> {
+        let mut engaged = Engaged { target, tuner };
+        let (decision, name) = (engaged.tuner.start(engaged.target.tunable()), engaged.target.name());
+        // Added before the outcome is known, so that its changes are restored in any case.
         self.engaged.push(engaged);
-        eprintln!("abey: {}: {}", self.goal, Row::new(&name, &look?, self.goal).line(false).trim_start());
+        eprintln!("abey: {}: {}", self.goal, TuneRow::new(&name, &decision?, self.goal).line(false).trim_start());
         self.next = Instant::now() + INTERVAL;
         Ok(())
     }
 
-    fn witness(&self, namespace: &Namespace) -> Result<Option<Box<dyn Witness>>, Failure> {
-        Ok(match (&self.args.probe.probe, &self.args.latencies) {
-            (Some(target), _) => Some(Box::new(Probe::start(&self.args.probe, target, namespace)?)),
-            (None, Some(path)) => Some(Box::new(Feed::open(path)?)),
-            (None, None) => None,
-        })
-    }
-
-    /// As [`Self::look`], with the datapaths of these processes.
-    pub(super) fn look_at_datapaths(&mut self, members: &[u32]) -> Result<Watch, Failure> {
-        if self.looked.is_none_or(|looked| looked.elapsed() > LOOK_FOR_MORE) || self.engaged.is_empty() {
-            self.looked = Some(Instant::now());
+    /// Like [`Self::end_interval`], for the datapaths of these processes.
+    pub(super) fn end_datapath_interval(&mut self, members: &[u32]) -> Result<Next, Failure> {
+        if self.searched.is_none_or(|searched| searched.elapsed() > SEARCH_INTERVAL) || self.engaged.is_empty() {
+            self.searched = Some(Instant::now());
             self.engage_datapaths(members)?;
         }
         if self.engaged.is_empty() {
-            return Ok(Watch::After(Duration::from_millis(50)));
+            return Ok(Next::CheckAfter(Duration::from_millis(50)));
         }
-        self.look(members)
+        self.end_interval(members)
     }
 
-    /// Ends an interval, if it is over, and says what is changed. When to look next.
-    pub(super) fn look(&mut self, members: &[u32]) -> Result<Watch, Failure> {
+    /// Ends the interval if it is over, and prints changes. Returns when to call again.
+    pub(super) fn end_interval(&mut self, members: &[u32]) -> Result<Next, Failure> {
         let left = self.next.saturating_duration_since(Instant::now());
         if !left.is_zero() {
-            return Ok(Watch::After(left));
+            return Ok(Next::CheckAfter(left));
         }
         self.next = Instant::now() + INTERVAL;
         let now = Nanos::from_nanos(self.began.elapsed().as_nanos() as u64);
-        // A process that has ended took its datapath along.
-        self.engaged.retain(|one| one.plant.pid().is_none_or(|pid| members.contains(&pid)));
+        // A datapath ends with its process.
+        self.engaged.retain(|one| one.target.pid().is_none_or(|pid| members.contains(&pid)));
         for engaged in &mut self.engaged {
-            if let Tuned::Kernel(kernel) = &mut engaged.plant {
-                kernel.serve(members.to_vec());
+            if let TuneTarget::Kernel(kernel) = &mut engaged.target {
+                kernel.set_server(members.to_vec());
             }
-            let plant = engaged.plant.plant();
-            if !plant.is_ready()? {
+            let target = engaged.target.tunable();
+            if !target.is_ready()? {
                 self.next = Instant::now() + Duration::from_millis(20);
                 continue;
             }
-            let look = engaged.tuner.look(plant, now)?;
-            if look.changes() || look.is_news {
-                eprintln!("abey: {}", Row::new(&engaged.plant.name(), &look, self.goal).line(false).trim_start());
+            let decision = engaged.tuner.end_interval(target, now)?;
+            if decision.changes() || decision.is_reported {
+                eprintln!(
+                    "abey: {}",
+                    TuneRow::new(&engaged.target.name(), &decision, self.goal).line(false).trim_start()
+                );
             }
         }
-        Ok(Watch::After(self.next.saturating_duration_since(Instant::now())))
+        Ok(Next::CheckAfter(self.next.saturating_duration_since(Instant::now())))
     }
 
-    /// Puts back what outlives the program.
+    /// Restores settings that outlive the program.
     pub(super) fn finish(self) -> Result<(), Failure> {
         let mut outcome = Ok(());
         for engaged in self.engaged {
-            let finished = match engaged.plant {
-                Tuned::Kernel(kernel) => kernel.finish(false),
-                // Its settings end with it.
-                Tuned::Datapath(_) => Ok(()),
+            let finished = match engaged.target {
+                TuneTarget::Kernel(kernel) => kernel.finish(false),
+                // The settings of a datapath end with its process.
+                TuneTarget::Datapath(_) => Ok(()),
             };
             outcome = outcome.and(finished);
         }
-        outcome
+        Ok(outcome?)
     }
 }

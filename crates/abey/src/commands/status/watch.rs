@@ -1,51 +1,48 @@
-//! `abey status --watch`: the same again and again, in place on a terminal.
+//! `abey status --watch`: repeated reports, redrawn in place on a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use abey_supervise::signals::TERMINATION;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use crate::failure::Failure;
 use crate::output::print_text;
+use crate::signals;
 
-/// What is shown: a text that took as long to find out as the pause that it is given.
-type Look<'a> = dyn Fn(&mut dyn FnMut()) -> Result<String, Failure> + 'a;
+/// Makes a report, and calls its argument to wait for the measured interval.
+type MakeReport<'a> = dyn Fn(&mut dyn FnMut()) -> Result<String, Failure> + 'a;
 
-/// The first look is short, so that something is there at once.
-const FIRST: Duration = Duration::from_millis(200);
+/// The interval of the first report, short so that it appears at once.
+const FIRST_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Until q or Ctrl-C on a terminal; elsewhere until whoever reads has seen enough.
-pub(super) fn run(seconds: f64, look: &Look<'_>) -> Result<ExitCode, Failure> {
+/// Repeats the report until q or Ctrl-C on a terminal, or until the reader of a pipe closes it.
+pub(super) fn run(seconds: f64, report: &MakeReport<'_>) -> Result<ExitCode, Failure> {
     if !(0.1..=60.0).contains(&seconds) {
-        return Err(Failure::usage(format!("--watch {seconds} is out of range: it goes from 0.1 to 60 seconds")));
+        return Err(Failure::usage(format!("--watch {seconds} is out of range: choose from 0.1 to 60 seconds")));
     }
     let every = Duration::from_secs_f64(seconds);
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
-            .map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
-    }
+    let stop = signals::stop_flag(&TERMINATION)?;
     let screen = if io::stdout().is_terminal() { Some(Screen::open()?) } else { None };
-    let mut span = if screen.is_some() { FIRST.min(every) } else { every };
+    let mut span = if screen.is_some() { FIRST_INTERVAL.min(every) } else { every };
     let mut shown_before = false;
     loop {
-        let text = look(&mut || wait(span, screen.as_ref(), &stop))?;
+        let text = report(&mut || wait(span, screen.as_ref(), &stop))?;
         if stop.load(Ordering::Relaxed) {
             return Ok(ExitCode::SUCCESS);
         }
         match &screen {
             Some(screen) => screen.show(&text).map_err(|error| Failure::check(format!("cannot write: {error}")))?,
             None => {
-                // A reader that is gone ends it: the next write would raise SIGPIPE's error again.
+                // A closed pipe ends the command: `print_text` ignores the error of the write.
                 let separator = if shown_before { "\n" } else { "" };
                 print_text(&format!("{separator}{text}"))?;
-                if is_reader_gone() {
+                if is_reader_closed() {
                     return Ok(ExitCode::SUCCESS);
                 }
             }
@@ -55,7 +52,7 @@ pub(super) fn run(seconds: f64, look: &Look<'_>) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Waits, but for a key or a signal that ends it all.
+/// Waits until the time is over, or q or a signal ends the command.
 fn wait(span: Duration, screen: Option<&Screen>, stop: &AtomicBool) {
     let end = Instant::now() + span;
     while !stop.load(Ordering::Relaxed) {
@@ -71,7 +68,7 @@ fn wait(span: Duration, screen: Option<&Screen>, stop: &AtomicBool) {
             Ok(1..) => {
                 let mut typed = [0; 16];
                 let count = rustix::io::read(&input, &mut typed).unwrap_or(0);
-                // The end of the input is no key: there is nobody any more.
+                // The end of the input means that the terminal was closed.
                 if count == 0 || typed[..count].iter().any(|key| b"qQ".contains(key)) {
                     stop.store(true, Ordering::Relaxed);
                 }
@@ -82,17 +79,17 @@ fn wait(span: Duration, screen: Option<&Screen>, stop: &AtomicBool) {
     }
 }
 
-/// Whether nobody reads standard output any more (a pipe whose other end is closed).
-fn is_reader_gone() -> bool {
+/// Returns whether standard output is a pipe with a closed read end.
+fn is_reader_closed() -> bool {
     let output = io::stdout();
     let mut end = [PollFd::from_borrowed_fd(output.as_fd(), PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut end, Some(&now)).is_ok_and(|count| count > 0) && end[0].revents().intersects(PollFlags::ERR)
 }
 
-/// The terminal's other screen, with keys that come one by one. What was there comes back with the end of this value.
+/// The alternate screen of the terminal, with unbuffered keys. Dropping it restores the terminal.
 struct Screen {
-    /// How the terminal was, if keys come from one.
+    /// The previous settings, if standard input is a terminal.
     before: Option<Termios>,
 }
 
@@ -109,12 +106,12 @@ impl Screen {
             tcsetattr(&input, OptionalActions::Now, &keys).map_err(failed)?;
         }
         let screen = Self { before };
-        // The other screen, and no cursor.
+        // Alternate screen, hidden cursor.
         put("\x1b[?1049h\x1b[?25l").map_err(|error| Failure::check(format!("cannot write: {error}")))?;
         Ok(screen)
     }
 
-    /// As much of the text as there is room for.
+    /// Shows the part of the text that fits.
     fn show(&self, text: &str) -> io::Result<()> {
         let size = tcgetwinsize(io::stdout())?;
         put(&page(text, size.ws_col.into(), size.ws_row.into()))
@@ -136,9 +133,9 @@ fn put(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// A full screen: each line cut to the width and the rest of it cleared, the last row telling how to leave.
+/// Returns a full screen: each line cut to the width and cleared to its end, and a last row with the key that ends it.
 fn page(text: &str, columns: usize, rows: usize) -> String {
-    // A terminal that does not know its size has none to keep to.
+    // A terminal may report a size of 0.
     let (columns, rows) = (if columns == 0 { 80 } else { columns }, if rows == 0 { 24 } else { rows });
     let cut = |line: &str| line.chars().take(columns).collect::<String>();
     let mut out = "\x1b[H".to_owned();
@@ -157,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_keeps_to_the_screen() {
+    fn a_page_fits_the_screen() {
         let text = "first line\nsecond\nthird\nfourth\n";
         assert_eq!(page(text, 6, 3), "\x1b[Hfirst \x1b[K\r\nsecond\x1b[K\r\nq ends\x1b[J");
         let wide = page(text, 80, 3);

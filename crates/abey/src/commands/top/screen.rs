@@ -1,32 +1,31 @@
-//! The terminal: draws frames, takes keys, and leaves it as it was.
+//! The terminal: draws frames, reads keys and restores the terminal at the end.
 
 use std::io;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use abey_metrics::top::{Frame, Key, Monitor, View, headline, pad_cell};
+use abey_supervise::signals::Signal;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 
-use super::batch::headline;
-use super::frame::{Frame, Looker};
-use super::view::{Key, View, cell};
 use crate::failure::Failure;
+use crate::signals;
 
-/// A signal is seen within this time.
-const GLANCE: Duration = Duration::from_millis(250);
-/// The first look is short, so that something is there at once.
-const FIRST: Duration = Duration::from_millis(200);
-/// Most lines about datapaths and about what could not be read.
-const REMARKS: usize = 4;
+/// Maximum time until a signal is handled.
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// Time until the first frame.
+const FIRST_INTERVAL: Duration = Duration::from_millis(200);
+/// Maximum number of lines for datapaths and notes.
+const MAX_REMARKS: usize = 4;
 
 const HELP: &str = "q quit  <> sort  r reverse  / filter  p pause  +- interval  arrows scroll";
 
-/// The terminal, put back with the end of this value; after a panic by the hook that is set with it.
+/// The terminal, restored on drop, and after a panic by the hook that `try_init` sets.
 struct Screen(DefaultTerminal);
 
 impl Drop for Screen {
@@ -35,35 +34,35 @@ impl Drop for Screen {
     }
 }
 
-/// Until q, Ctrl-C, SIGINT or SIGTERM, or `count` looks.
-pub(super) fn run(mut looker: Looker, mut view: View, count: Option<u32>) -> Result<ExitCode, Failure> {
-    let failed = |error: io::Error| Failure::lacks(format!("cannot use the terminal: {error}; say --batch"));
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
-            .map_err(|error| Failure::lacks(format!("cannot catch signals: {error}")))?;
-    }
+/// Runs until q, Ctrl-C, SIGINT, SIGTERM or SIGHUP, or for `count` frames.
+pub(super) fn run(mut monitor: Monitor, mut view: View, count: Option<u32>) -> Result<ExitCode, Failure> {
+    let failed = |error: io::Error| Failure::lacks(format!("cannot use the terminal: {error}; use --batch"));
+    let stop = signals::stop_flag(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     let mut screen = Screen(ratatui::try_init().map_err(failed)?);
     let mut frame = Frame::default();
     let mut last = Instant::now();
-    let mut taken = 0;
+    let mut frames = 0;
     let mut redraw = true;
     while !stop.load(Ordering::Relaxed) {
-        let span = if taken == 0 { FIRST } else { Duration::from(view.interval) };
+        let span = if frames == 0 { FIRST_INTERVAL } else { Duration::from(view.interval) };
         if !view.paused && last.elapsed() >= span {
-            if count.is_some_and(|count| taken >= count) {
+            if count.is_some_and(|count| frames >= count) {
                 break;
             }
-            frame = looker.look();
+            frame = monitor.next_frame();
             last = Instant::now();
-            taken += 1;
+            frames += 1;
             redraw = true;
         }
         if redraw {
             screen.0.draw(|area| draw(area, &frame, &mut view)).map_err(failed)?;
             redraw = false;
         }
-        let left = if view.paused { GLANCE } else { span.saturating_sub(last.elapsed()).min(GLANCE) };
+        let left = if view.paused {
+            SIGNAL_CHECK_INTERVAL
+        } else {
+            span.saturating_sub(last.elapsed()).min(SIGNAL_CHECK_INTERVAL)
+        };
         if event::poll(left).map_err(failed)? {
             redraw = true;
             if let Event::Key(key) = event::read().map_err(failed)?
@@ -108,33 +107,33 @@ fn draw(area: &mut ratatui::Frame<'_>, frame: &Frame, view: &mut View) {
 
     let mut lines = vec![Line::styled(headline(frame, view), bold)];
     let notes = frame.notes.iter().map(|note| format!("note: {note}"));
-    lines.extend(frame.datapaths.iter().cloned().chain(notes).take(REMARKS).map(Line::raw));
+    lines.extend(frame.datapaths.iter().cloned().chain(notes).take(MAX_REMARKS).map(Line::raw));
     let title = |(column, width): &(_, usize)| {
         let style = if *column == view.sort { reversed.add_modifier(Modifier::BOLD) } else { reversed };
         let marked = if *column == view.sort { bold.add_modifier(Modifier::UNDERLINED) } else { style };
-        [Span::styled(cell(*column, *width, column.title()), marked), Span::styled(" ", reversed)]
+        [Span::styled(pad_cell(*column, *width, column.title()), marked), Span::styled(" ", reversed)]
     };
     lines.push(Line::from(columns.iter().flat_map(title).collect::<Vec<_>>()));
 
     let rows = view.rows(frame);
-    let room = height.saturating_sub(lines.len() + 1);
-    view.limit_scroll(rows.len(), room);
-    for row in rows.iter().skip(view.scrolled).take(room) {
+    let visible = height.saturating_sub(lines.len() + 1);
+    view.limit_scroll(rows.len(), visible);
+    for row in rows.iter().skip(view.scrolled).take(visible) {
         let cells: Vec<String> =
-            columns.iter().map(|(column, width)| cell(*column, *width, &column.cell(row))).collect();
+            columns.iter().map(|(column, width)| pad_cell(*column, *width, &column.text(row))).collect();
         lines.push(Line::raw(cells.join(" ")));
     }
-    let hidden = rows.len().saturating_sub(view.scrolled + room);
+    let hidden = rows.len().saturating_sub(view.scrolled + visible);
     let below = last_line(view, hidden);
     area.render_widget(Text::from(lines), Rect { height: whole.height.saturating_sub(1), ..whole });
     let bottom = Rect { y: whole.y + whole.height.saturating_sub(1), height: whole.height.min(1), ..whole };
     area.render_widget(Line::styled(below, bold), bottom);
 }
 
-/// What the keys do, and what is done at the moment.
+/// Formats the last line: the keys, or the filter while it is edited.
 fn last_line(view: &View, hidden: usize) -> String {
     if view.editing {
-        return format!("/{}_  Enter keeps the filter, Esc shows all", view.filter);
+        return format!("/{}_  Enter keeps the filter, Esc clears it", view.filter);
     }
     let filter = if view.filter.is_empty() { String::new() } else { format!("[/{}] ", view.filter) };
     let more = if hidden > 0 { format!("{hidden} more  ") } else { String::new() };

@@ -1,4 +1,4 @@
-//! A thread of an application: what it does between its waits, and what it holds of them.
+//! A thread of an application: its actions between waits, and its assertions on them.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,9 +9,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Director;
 use super::model::{PORTS, Socket, number};
-use crate::{Ended, Epoll, Event, Interest, Outside, UdpSocket};
+use crate::{Epoll, Event, Interest, KernelWait, UdpSocket, WaitOutcome};
 
-/// What a socket may be in an epoll for, all but the last two also after a change.
+/// Returns the interests of a socket; all but the last two also occur after a change.
 fn interests() -> [Interest; 7] {
     let read = Interest::IN;
     [
@@ -25,29 +25,32 @@ fn interests() -> [Interest; 7] {
     ]
 }
 
-/// A thread and what it has.
+/// A thread with its epoll and sockets.
 pub(super) struct App<'a> {
     pub(super) director: &'a Arc<Director>,
     pub(super) me: usize,
-    /// Nobody else waits or changes anything: what is told, and when, is known exactly.
+    /// No other thread waits or changes the epoll, so its events are known exactly.
     pub(super) is_alone: bool,
-    /// It shares its epoll with another thread, and does something else for ever once it was told of something, of which it
-    /// reads what it must.
+    /// It shares its epoll with another thread, and ends after its first events, whose datagrams it reads as needed.
     pub(super) leaves: bool,
     pub(super) is_leaving: bool,
     pub(super) epoll: &'a Epoll,
     pub(super) sockets: &'a [UdpSocket],
-    pub(super) bell: Option<&'a OwnedFd>,
-    /// One-shots that it was told of and has not armed again.
+    pub(super) ready_fd: Option<&'a OwnedFd>,
+    /// One-shot sockets that were reported to it and are not re-armed.
     pub(super) spent: Vec<usize>,
 }
 
 /// What the play has outside.
-struct Beside<'a>(&'a Director);
+struct PlayWait<'a>(&'a Director);
 
-impl Outside for Beside<'_> {
+impl KernelWait for PlayWait<'_> {
     fn poll(&self, own: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> rustix::io::Result<bool> {
-        assert_eq!(timeout.map(|time| (time.tv_sec, time.tv_nsec)), Some((0, 0)), "the play's sleeps only look");
+        assert_eq!(
+            timeout.map(|time| (time.tv_sec, time.tv_nsec)),
+            Some((0, 0)),
+            "a play never sleeps in the system call"
+        );
         if std::mem::take(&mut self.0.world().signal) {
             return Err(rustix::io::Errno::INTR);
         }
@@ -55,14 +58,14 @@ impl Outside for Beside<'_> {
         Ok(self.0.world().outside)
     }
 
-    fn hold_signals(&self) {}
+    fn block_signals(&self) {}
 }
 
-/// The settings of a wait: for how long, and for how many events at most.
+/// The parameters of a wait: its timeout, and the largest number of events.
 type Wait = (Option<Duration>, usize);
 
 impl App<'_> {
-    /// Its part, up to the end of the play or to its own.
+    /// Runs the thread up to its end, or that of the play.
     pub(super) fn run(&mut self) {
         let mut events = Vec::new();
         while !self.is_leaving {
@@ -81,7 +84,7 @@ impl App<'_> {
                 10..12 => self.add_or_remove(of % PORTS, interests()[of / PORTS % 7]),
                 12 => std::mem::take(&mut self.spent).into_iter().for_each(|socket| self.arm(socket)),
                 13 => self.epoll.waker().wake(),
-                14 => self.epoll.settle_bell(),
+                14 => self.epoll.sync_ready_fd(),
                 _ => {}
             }
         }
@@ -110,32 +113,34 @@ impl App<'_> {
         }
     }
 
-    /// What a wait must tell of at once, if that is known.
-    fn owed(&self) -> Option<usize> {
-        (0..PORTS).find(|socket| self.is_alone && self.model(*socket, |model, taken| model.must_be_told(taken)))
+    /// Returns the number of sockets that a wait must report at once, if it is known.
+    fn due(&self) -> Option<usize> {
+        (0..PORTS).find(|socket| self.is_alone && self.model(*socket, |model, taken| model.must_be_reported(taken)))
     }
 
     fn wait(&mut self, events: &mut Vec<Event>, (timeout, max): Wait, has_outside: bool) {
-        let owed = self.owed();
-        self.note(&format!("waits for {timeout:?}, at most {max}, owed {owed:?}"));
-        self.require(owed.is_none() || self.epoll.is_ready(), || format!("{owed:?} is ready, and the epoll is not"));
-        self.require(owed.is_none() || self.bell.is_none_or(rings), || format!("{owed:?} is ready, and no bell rings"));
-        let beside = Beside(self.director);
+        let due = self.due();
+        self.note(&format!("waits for {timeout:?}, at most {max}, due {due:?}"));
+        self.require(due.is_none() || self.epoll.is_ready(), || format!("{due:?} is ready, and the epoll is not"));
+        self.require(due.is_none() || self.ready_fd.is_none_or(is_readable), || {
+            format!("{due:?} is ready, and the ready_fd is not readable")
+        });
+        let kernel_wait = PlayWait(self.director);
         let ended = match has_outside {
-            true => self.epoll.wait_with(events, max, timeout, &beside).expect("a wait"),
-            false if self.epoll.wait(events, max, timeout).expect("a wait") > 0 => Ended::Events,
-            false => Ended::TimedOut,
+            true => self.epoll.wait_with(events, max, timeout, &kernel_wait).expect("a wait"),
+            false if self.epoll.wait(events, max, timeout).expect("a wait") > 0 => WaitOutcome::Events,
+            false => WaitOutcome::TimedOut,
         };
         self.note(&format!("{ended:?}: {events:?}"));
-        self.require((ended == Ended::Events) != events.is_empty(), || format!("{ended:?} with {events:?}"));
+        self.require((ended == WaitOutcome::Events) != events.is_empty(), || format!("{ended:?} with {events:?}"));
         self.require(events.len() <= max, || format!("more than {max}"));
-        self.require(owed.is_none() || ended == Ended::Events, || {
-            format!("{owed:?} was ready and not told: {ended:?}")
+        self.require(due.is_none() || ended == WaitOutcome::Events, || {
+            format!("{due:?} was ready and not reported: {ended:?}")
         });
-        self.is_leaving = self.leaves && ended == Ended::Events;
+        self.is_leaving = self.leaves && ended == WaitOutcome::Events;
         for event in events.drain(..) {
             let socket = event.token as usize;
-            let is_right = self.model(socket, Socket::tell);
+            let is_right = self.model(socket, Socket::report);
             self.require(is_right || !self.is_alone, || format!("an event of {socket}, which is out or spent"));
             self.handle(socket);
         }
@@ -169,7 +174,7 @@ impl App<'_> {
         }
     }
 
-    /// Arms a one-shot again, if it is one.
+    /// Re-arms a socket if it is one-shot.
     fn arm(&self, socket: usize) {
         let interest = self.model(socket, |model, _| model.interest);
         if let Some(interest) = interest.filter(|interest| interest.contains(Interest::ONESHOT)) {
@@ -206,16 +211,16 @@ impl App<'_> {
     }
 }
 
-fn rings(bell: &OwnedFd) -> bool {
-    let mut one = [PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)];
-    poll(&mut one, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("looked") == 1
+fn is_readable(ready_fd: &OwnedFd) -> bool {
+    let mut one = [PollFd::from_borrowed_fd(ready_fd.as_fd(), PollFlags::IN)];
+    poll(&mut one, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("polled") == 1
 }
 
-/// The choices of a level-triggered interest and of an edge-triggered one.
+/// The numbers of a level-triggered interest and of an edge-triggered one.
 pub(super) const LEVEL: u16 = 0;
 pub(super) const EDGE: u16 = 1;
 
-/// What a socket is added for.
+/// Returns the interest with which a socket is added.
 pub(super) fn interest(choice: u16) -> Interest {
     interests()[usize::from(choice) % 7]
 }

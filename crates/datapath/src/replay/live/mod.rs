@@ -1,9 +1,9 @@
-//! Threads that wait on the datapath's real epoll, one running at a time, while anything happens between any two of their
-//! steps: nothing that arrived stays untold.
+//! Threads that wait on the datapath's real epoll, one running at a time, with arbitrary events between any two of their
+//! steps. Every datagram that arrived must be reported.
 //!
-//! The clock is virtual, the NICs are rings, and the service threads and the pool's workers are played; descriptors are real.
-//! A choice at every step says what happens next: a datagram arrives, somebody has a turn, time passes, another thread goes on.
-//! When there are no more choices whatever is due is done, until nothing is: then every datagram must have been read.
+//! The clock is virtual, the NICs are rings, and the service threads and the pool's workers are simulated; descriptors are real.
+//! A choice at every step determines the next event: a datagram arrives, a party has a turn, time passes, another thread runs.
+//! After the last choice all events that are due happen, until none is due. Then every datagram must have been read.
 
 mod app;
 mod model;
@@ -16,16 +16,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use abey_delivery::Nanos;
 
 use super::{NOW, Over};
+use crate::environment::Found;
 use world::{Happened, World};
 
-/// Who decides what happens next.
+/// The scheduler of a play, which decides the next event.
 pub(super) struct Director {
     world: Mutex<World>,
     turn: Condvar,
 }
 
 thread_local! {
-    /// Who directs the thread, and its number.
+    /// The director of the thread, and the thread's number.
     static DIRECTED: RefCell<Option<(Arc<Director>, usize)>> = const { RefCell::new(None) };
 }
 
@@ -33,28 +34,28 @@ fn directed() -> Option<(Arc<Director>, usize)> {
     DIRECTED.with_borrow(Clone::clone)
 }
 
-/// Whether the calling thread is one of a play's.
-pub(crate) fn is_live() -> bool {
+/// Returns whether the calling thread belongs to a play.
+pub(super) fn is_live() -> bool {
     DIRECTED.with_borrow(Option::is_some)
 }
 
-/// Others may do something here.
-pub(crate) fn point() {
+/// Lets other parties act.
+pub(super) fn point() {
     if let Some((director, me)) = directed() {
         director.step(me, None);
     }
 }
 
-/// As [`point`], after a poll, which takes time.
-pub(crate) fn pause() {
+/// Lets other parties act after a poll, which takes time.
+pub(super) fn pause() {
     if let Some((director, me)) = directed() {
         director.world().takes_time();
         director.step(me, None);
     }
 }
 
-/// Time passes until then.
-pub(crate) fn spin(until: Nanos) {
+/// Lets time pass until `until`.
+pub(super) fn spin(until: Nanos) {
     if let Some((director, _)) = directed() {
         let mut world = director.world();
         world.now = world.now.max(until);
@@ -62,20 +63,20 @@ pub(crate) fn spin(until: Nanos) {
     }
 }
 
-/// The thread sleeps until `look` finds something (the flag beside its answer), or fails, or `until` has come.
-pub(crate) fn asleep<R>(
+/// Sleeps until `poll` finds something or fails, or until `until`.
+pub(super) fn sleep(
     until: Option<Nanos>,
-    mut look: impl FnMut() -> rustix::io::Result<(R, bool)>,
-) -> rustix::io::Result<R> {
+    mut poll: impl FnMut() -> rustix::io::Result<Found>,
+) -> rustix::io::Result<Found> {
     let (director, me) = directed().expect("a thread of a play");
     loop {
-        // Something may happen between the last look and the sleep.
+        // Something may happen between the last poll and the sleep.
         director.step(me, Some(until));
         if std::mem::take(&mut director.world().signal) {
             return Err(rustix::io::Errno::INTR);
         }
-        let (found, is_something) = look()?;
-        if is_something || until.is_some_and(|until| until <= director.world().now) {
+        let found = poll()?;
+        if !found.is_empty() || until.is_some_and(|until| until <= director.world().now) {
             director.world().threads[me].asleep = None;
             return Ok(found);
         }
@@ -91,14 +92,14 @@ impl Director {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The calling thread is a play's from now on, and has its turn when this returns.
+    /// Adds the calling thread to the play. Returns when it has its turn.
     fn enter(self: &Arc<Self>, me: usize) {
         DIRECTED.set(Some((self.clone(), me)));
         let world = self.world();
         self.wait_for_turn(world, me);
     }
 
-    /// The thread is at the end of its part.
+    /// Removes the thread from the play.
     fn leave(&self, me: usize) {
         DIRECTED.set(None);
         let mut world = self.world();
@@ -107,14 +108,14 @@ impl Director {
         self.turn.notify_all();
     }
 
-    /// Something fails the play.
+    /// Fails the play.
     fn fail(&self, why: String) {
         let mut world = self.world();
         world.end(Some(why));
         self.turn.notify_all();
     }
 
-    /// What happens before the thread, which is asleep until some time or awake, takes its next step.
+    /// Lets events happen before the next step of the thread, which is asleep until some time or awake.
     fn step(&self, me: usize, asleep: Option<Option<Nanos>>) {
         let mut world = self.world();
         world.threads[me].asleep = asleep;

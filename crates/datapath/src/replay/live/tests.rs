@@ -12,14 +12,14 @@ use super::app::{App, EDGE, LEVEL, interest};
 use super::model::{PORTS, number};
 use super::world::{Thread, World};
 use super::{DIRECTED, Director};
-use crate::replay::ring::{Ring, STATION, Signals};
+use crate::replay::ring::{MAC, Ring, Signals};
 use crate::replay::{NOW, Over};
 use crate::{Runtime, UdpSocket};
 
-/// The steps between two waits and those of a wait are fewer.
+/// An upper bound of the steps of a wait, and of those between two waits.
 const STEPS: u8 = 30;
 
-/// What is played.
+/// The parameters of a play.
 #[derive(Clone, Debug)]
 struct Play {
     mode: Mode,
@@ -28,8 +28,8 @@ struct Play {
     threads: usize,
     /// Each thread has an epoll of its own.
     apart: bool,
-    bell: bool,
-    /// The second thread leaves when it is told of something.
+    ready_fd: bool,
+    /// The second thread ends when it receives an event.
     leaves: bool,
     interests: [u16; PORTS],
     choices: Vec<u16>,
@@ -43,14 +43,15 @@ fn plays(choices: usize) -> impl Strategy<Value = Play> {
     let made = (mode, 1..=2usize, signals, threads, any::<[u16; PORTS]>());
     let late = prop::collection::vec((0..10u8, 0..2usize, 0..PORTS), 0..6);
     (made, prop::collection::vec(any::<u16>(), 0..choices), late).prop_map(|(made, choices, late)| {
-        let (mode, shards, signals, (threads, apart, bell, leaves), interests) = made;
-        let (apart, bell, leaves) = (apart && threads > 1, bell && threads == 1, leaves && threads > 1 && !apart);
-        Play { mode, shards, signals, threads, apart, bell, leaves, interests, choices, late }
+        let (mode, shards, signals, (threads, apart, ready_fd, leaves), interests) = made;
+        let (apart, ready_fd, leaves) =
+            (apart && threads > 1, ready_fd && threads == 1, leaves && threads > 1 && !apart);
+        Play { mode, shards, signals, threads, apart, ready_fd, leaves, interests, choices, late }
     })
 }
 
 impl Play {
-    /// One thread with sockets of one kind, and datagrams that come by themselves.
+    /// Returns a play of one thread with sockets of one kind, and datagrams at fixed steps.
     fn plain(name: &str, signals: Signals, interest: u16, late: Vec<(u8, usize, usize)>) -> Self {
         Self {
             mode: name.parse().expect("a mode"),
@@ -58,7 +59,7 @@ impl Play {
             signals,
             threads: 1,
             apart: false,
-            bell: false,
+            ready_fd: false,
             leaves: false,
             interests: [interest; PORTS],
             choices: Vec::new(),
@@ -66,7 +67,7 @@ impl Play {
         }
     }
 
-    /// Why it fails, with what happened before.
+    /// Runs the play. The error is the reason of the failure, with the log.
     fn perform(&self) -> Result<(), String> {
         self.perform_by(|mut app, adds| {
             if adds {
@@ -76,10 +77,10 @@ impl Play {
         })
     }
 
-    /// As [`Self::perform`], for threads with another part.
+    /// Runs the play with another body for the threads.
     fn perform_by(&self, part: impl Fn(App<'_>, bool) + Sync) -> Result<(), String> {
-        // Threads of its own, as what waits keep for their thread starts anew.
-        std::thread::scope(|scope| scope.spawn(|| self.perform_here(&part)).join()).expect("it was played")
+        // In new threads, because waits store state for each thread.
+        std::thread::scope(|scope| scope.spawn(|| self.perform_here(&part)).join()).expect("the play ended")
     }
 
     fn perform_here(&self, part: &(impl Fn(App<'_>, bool) + Sync)) -> Result<(), String> {
@@ -87,18 +88,19 @@ impl Play {
         let rings: Vec<_> = (0..self.shards).map(|_| Ring::default()).collect();
         let queues = rings.iter().map(|ring| Box::new(ring.signalling(self.signals)) as Box<dyn QueuePair>).collect();
         let rss = (self.shards > 1).then(|| Rss::new(SYMMETRIC_KEY, self.shards as u32));
-        let builder = Runtime::builder().queues("ring", STATION, queues, rss).address([10, 0, 0, 2].into(), 24);
+        let builder = Runtime::builder().queues("ring", MAC, queues, rss).address([10, 0, 0, 2].into(), 24);
         let runtime = builder.settings(self.mode.settings()).build().expect("a runtime");
         let bind = |socket| UdpSocket::bind(&runtime, ([10, 0, 0, 2], u16::from(number(socket))).into());
         let sockets: Vec<_> = (0..PORTS).map(|socket| bind(socket).expect("a socket")).collect();
         sockets.iter().for_each(|socket| socket.set_nonblocking(true));
         let epolls: Vec<_> = (0..if self.apart { self.threads } else { 1 }).map(|_| runtime.epoll()).collect();
-        let bell = self.bell.then(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd"));
-        if let Some(bell) = &bell {
-            epolls[0].set_bell(Some(bell.try_clone().expect("a copy")));
+        let ready_fd =
+            self.ready_fd.then(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd"));
+        if let Some(ready_fd) = &ready_fd {
+            epolls[0].set_ready_fd(Some(ready_fd.try_clone().expect("a copy")));
         }
-        let shards = runtime.shared().shards.iter().cloned().collect();
-        let mut world = World::new(self.choices.clone(), shards, rings, runtime.pool());
+        let shards = runtime.all_shards().to_vec();
+        let mut world = World::new(self.choices.clone(), shards, rings, runtime.work_queue.clone());
         world.late = self.late.iter().copied().collect();
         world.wakers = epolls.iter().map(crate::Epoll::waker).collect();
         world.threads = vec![Thread { is_there: true, asleep: None }; self.threads];
@@ -106,7 +108,7 @@ impl Play {
         std::thread::scope(|scope| {
             for me in 0..self.threads {
                 let epoll = &epolls[me.min(epolls.len() - 1)];
-                let (director, sockets, bell) = (&director, &sockets, bell.as_ref());
+                let (director, sockets, ready_fd) = (&director, &sockets, ready_fd.as_ref());
                 scope.spawn(move || {
                     let alone = self.threads == 1;
                     let app = App {
@@ -117,7 +119,7 @@ impl Play {
                         is_leaving: false,
                         epoll,
                         sockets,
-                        bell,
+                        ready_fd,
                         spent: Vec::new(),
                     };
                     act(app, |app| part(app, me == 0 || self.apart));
@@ -131,7 +133,7 @@ impl Play {
     }
 }
 
-/// A thread's part in a play.
+/// Runs the body of a thread in a play.
 fn act(app: App<'_>, part: impl FnOnce(App<'_>)) {
     let (director, me) = (app.director, app.me);
     let ended = catch_unwind(AssertUnwindSafe(|| {
@@ -153,16 +155,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1200))]
 
     #[test]
-    fn whatever_happens_between_the_steps_of_waits_everything_is_told(play in plays(60)) {
+    fn every_datagram_is_reported_whatever_happens_between_the_steps_of_waits(play in plays(60)) {
         let outcome = play.perform();
         prop_assert!(outcome.is_ok(), "{}", outcome.expect_err("it is not"));
     }
 }
 
-/// Who is not told of a datagram is told of it with the next one, if there is one; so there are two, and the second comes
-/// before any one of the steps that follow the first.
+/// A datagram that was not reported is reported with the next one. So there are two, and the second comes before any one of
+/// the steps that follow the first.
 #[test]
-fn a_second_datagram_is_told_whichever_step_it_comes_before() {
+fn a_second_datagram_is_reported_whichever_step_it_comes_before() {
     for (name, steps) in Mode::EXAMPLES.into_iter().flat_map(|name| (0..STEPS).map(move |steps| (name, steps))) {
         for (interest, signals) in [(LEVEL, Signals::Unmasked), (EDGE, Signals::Unmasked), (EDGE, Signals::Level)] {
             let play = Play::plain(name, signals, interest, vec![(3, 0, 0), (steps, 0, 0)]);
@@ -175,7 +177,7 @@ fn a_second_datagram_is_told_whichever_step_it_comes_before() {
 fn a_signal_does_not_end_a_blocking_receive_in_any_mode() {
     for name in Mode::EXAMPLES {
         let mut play = Play::plain(name, Signals::Unmasked, LEVEL, vec![(9, 0, 0)]);
-        // Nothing happens in the first steps but the signal.
+        // The signal is the only event of the first steps.
         play.choices = vec![0; 8];
         let outcome = play.perform_by(|app, _| {
             app.director.world().signal = true;

@@ -1,4 +1,4 @@
-//! What is around the threads of a play, and what happens there.
+//! The environment of the threads of a play, and its events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,72 +7,72 @@ use abey_delivery::Nanos;
 
 use super::model::{Model, PORTS, number};
 use crate::epoll::Waker;
-use crate::pool::Pool;
-use crate::replay::NOW;
 use crate::replay::ring::Ring;
+use crate::replay::{NOW, worker_turn};
 use crate::shard::Shard;
+use crate::work_queue::WorkQueue;
 
-/// How long things go on after the last choice: longer than every mode's longest timeout twice.
+/// How long events continue after the last choice: more than twice the longest timeout of every mode.
 const REST: Nanos = Nanos::from_millis(50);
 
-/// How long what polls without end takes for one poll then.
+/// The time of one poll of a context that polls without end, after the last choice.
 const TURN: Nanos = Nanos::from_micros(200);
 
 /// A thread of the play.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thread {
     pub(super) is_there: bool,
-    /// It sleeps, until then.
+    /// It sleeps until this time.
     pub(super) asleep: Option<Option<Nanos>>,
 }
 
-/// What came of asking what happens.
+/// The result of a request for the next event.
 pub(super) enum Happened {
-    /// It happened, and the thread is asked again.
+    /// An event happened; the thread asks again.
     Something,
-    /// The thread takes its next step.
+    /// The thread makes its next step.
     GoOn,
-    /// Another thread takes its.
+    /// Another thread makes its next step.
     Another,
 }
 
 pub(super) struct World {
     pub(super) now: Nanos,
-    /// Those that are left.
+    /// The choices that are left.
     pub(super) choices: std::vec::IntoIter<u16>,
     pub(super) shards: Vec<Arc<Shard>>,
-    /// Whose service thread polls.
+    /// The shards whose service threads poll.
     pub(super) polls: Vec<bool>,
     pub(super) rings: Vec<Ring>,
-    pub(super) pool: Arc<Pool>,
+    pub(super) queue: Arc<WorkQueue>,
     pub(super) wakers: Vec<Waker>,
     pub(super) threads: Vec<Thread>,
     pub(super) running: usize,
-    /// Something outside is ready; a signal is due.
+    /// A descriptor of the application is ready; a signal is due.
     pub(super) outside: bool,
     pub(super) signal: bool,
     pub(super) model: Model,
-    /// Datagrams that come when there are no more choices: after so many steps, at a shard, for a socket.
+    /// Datagrams after the last choice: after this many steps, at a shard, for a socket.
     pub(super) late: VecDeque<(u8, usize, usize)>,
-    /// Since when there are no more choices.
+    /// When the last choice was used.
     rests_since: Option<Nanos>,
-    /// How often in a row a thread has looked and nothing has happened.
+    /// How many times in a row a thread asked without an event.
     idle: usize,
     pub(super) is_over: bool,
     pub(super) failure: Option<String>,
-    /// What happened, for whoever reads of a failure.
+    /// The log, for the message of a failure.
     pub(super) log: Vec<String>,
 }
 
 impl World {
-    pub(super) fn new(choices: Vec<u16>, shards: Vec<Arc<Shard>>, rings: Vec<Ring>, pool: Arc<Pool>) -> Self {
+    pub(super) fn new(choices: Vec<u16>, shards: Vec<Arc<Shard>>, rings: Vec<Ring>, queue: Arc<WorkQueue>) -> Self {
         Self {
             now: Nanos::ZERO,
             choices: choices.into_iter(),
             polls: vec![false; shards.len()],
             shards,
             rings,
-            pool,
+            queue,
             wakers: Vec::new(),
             threads: Vec::new(),
             running: 0,
@@ -102,19 +102,19 @@ impl World {
         self.rests_since.is_some()
     }
 
-    /// A poll took its time; with nothing else to happen a longer one, so that busy polling comes to its end.
+    /// Lets a poll take time; after the last choice a longer one, so that busy polling ends.
     pub(super) fn takes_time(&mut self) {
         self.now = self.now + if self.is_resting() { TURN } else { Nanos::from_micros(2) };
     }
 
-    /// The next thread's turn.
+    /// Gives the turn to the next thread.
     pub(super) fn pass_on(&mut self, me: usize) {
         let count = self.threads.len();
         let mut others = (1..=count).map(|by| (me + by) % count);
         self.running = others.find(|other| self.threads[*other].is_there).unwrap_or(me);
     }
 
-    /// What happens before thread `me` goes on.
+    /// Returns the event before the next step of thread `me`.
     pub(super) fn happen(&mut self, me: usize) -> Happened {
         let Some(choice) = self.choices.next() else { return self.rest(me) };
         let (kind, of) = (choice % 8, usize::from(choice / 8));
@@ -139,7 +139,7 @@ impl World {
                 }
                 1 => self.outside = !self.outside,
                 2 => self.signal = true,
-                _ => _ = self.pool.work_once(),
+                _ => _ = worker_turn(&self.queue, &self.shards),
             },
         }
         Happened::Something
@@ -152,23 +152,24 @@ impl World {
     }
 
     fn serve(&mut self, shard: usize) {
-        if self.shards[shard].play_service(&mut self.polls[shard]) {
+        if self.shards[shard].service_turn(&mut self.polls[shard]) {
             self.note(|| format!("the service thread of {shard} had a turn"));
         }
     }
 
-    /// Whatever is due, then time passes up to what is due next. In the end everything is told, or it never will be.
+    /// Makes all events that are due, then lets time pass up to the next one. At the end all datagrams are reported, or a test
+    /// fails.
     fn rest(&mut self, me: usize) -> Happened {
         (self.signal, self.outside) = (false, false);
         let since = *self.rests_since.get_or_insert(self.now);
         let mut is_due = false;
         for shard in 0..self.shards.len() {
-            let did = self.shards[shard].play_service(&mut self.polls[shard]);
+            let did = self.shards[shard].service_turn(&mut self.polls[shard]);
             is_due |= did;
-            // Who polls without end is as busy as a thread that does.
+            // A shard that polls without end counts as a busy thread.
             self.now = self.now + if did && self.polls[shard] { TURN } else { Nanos::ZERO };
         }
-        is_due |= self.pool.work_once();
+        is_due |= worker_turn(&self.queue, &self.shards);
         if let Some((steps, shard, port)) = self.late.pop_front() {
             match steps {
                 0 => self.arrive(shard % self.shards.len(), port),
@@ -179,7 +180,7 @@ impl World {
         NOW.set(Some(self.now));
         let there = self.threads.iter().filter(|thread| thread.is_there).count();
         self.idle = if is_due || self.threads[me].asleep.is_none() { 0 } else { self.idle + 1 };
-        // Each has looked since the last happened, twice.
+        // Each thread has asked twice since the last event.
         if self.idle > 2 * there {
             self.idle = 0;
             let sleeps =
@@ -197,7 +198,7 @@ impl World {
     }
 
     fn finish(&mut self) {
-        let untold = self.model.untold();
-        self.end(untold.map(|socket| format!("datagrams for {socket} arrived, and nobody is told")));
+        let unreported = self.model.unreported();
+        self.end(unreported.map(|socket| format!("datagrams for {socket} arrived, and are not reported")));
     }
 }

@@ -12,7 +12,7 @@ pub(crate) struct App {
     waits: Waits,
     /// Its sockets have data.
     pub(crate) ready: bool,
-    /// Events are taken when they are looked at, and these are.
+    /// In an edge-triggered context: events that the wait has consumed.
     edges: bool,
     taken: bool,
     polling: Option<InPoll>,
@@ -20,9 +20,9 @@ pub(crate) struct App {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AppState {
-    /// At work, outside of any wait.
+    /// At work, not in a wait.
     Processing,
-    /// In a wait, and awake.
+    /// In a wait, and running.
     Waiting,
     Asleep {
         until: Option<Nanos>,
@@ -54,7 +54,7 @@ impl App {
         Self { state: AppState::Processing, waits, ready: false, edges, taken: false, polling: None }
     }
 
-    /// Packets for its sockets came in on this instance.
+    /// Receives packets of this instance for its sockets.
     pub(super) fn receive(&mut self, napi: NapiId) {
         self.ready = true;
         match &mut self.waits {
@@ -132,18 +132,18 @@ impl World {
         app % self.cpus.len()
     }
 
-    /// The instance that an ID finds now.
+    /// Returns the instance to which an ID resolves now.
     fn lookup(&self, napi: NapiId) -> Option<usize> {
         (0..self.instances.len()).find(|n| id(*n) == napi && self.instances[*n].attached)
     }
 
-    /// Does the next thing that another party could notice: what only concerns the application follows at once.
+    /// Makes steps of a wait up to the next one that another party can observe.
     pub(super) fn app_next(&mut self, n: usize) -> Result<(), Violation> {
         while !self.app_step(n)? {}
         Ok(())
     }
 
-    /// Does one step of a wait. True: somebody else may notice, or the wait is at rest.
+    /// Makes one step of a wait. Returns whether another party can observe it, or the wait is at rest.
     fn app_step(&mut self, n: usize) -> Result<bool, Violation> {
         let now = self.now;
         let app = &mut self.apps[n];
@@ -182,7 +182,7 @@ impl World {
             }
             WaitStep::Resume { napi } => {
                 self.resume(n, napi);
-                // Before the thread goes on the softirq may run that this has raised.
+                // The softirq that this has raised may run before the thread continues.
                 return Ok(self.apps[n].edges);
             }
             WaitStep::Sleep { .. } | WaitStep::TimedOut if self.apps[n].taken => return Err(Violation::EventsLost),

@@ -1,9 +1,9 @@
-//! A world for the core to run in: queues, CPUs, threads, workers and applications, reduced to what matters for delivery.
+//! A world in which the core runs: queues, CPUs, threads, workers and applications, reduced to what matters for delivery.
 //!
 //! The core is the real one. Around it, everything that real hardware and real threads could do next is a [`Step`], and
-//! every poll is two steps (packets are taken; the instance is told), so that anything may happen in between. Time stands
-//! still except in [`Step::Tick`], which shifts the origin instead of the clock: states that only differ in the time they
-//! were reached at are the same.
+//! every poll is two steps (packets are taken; the poll is reported to the instance), so that any other step may come in
+//! between. Time stands still except in [`Step::Tick`], which shifts the origin instead of the clock: states that differ only
+//! in the time at which they were reached are equal.
 
 mod app;
 mod poll;
@@ -27,12 +27,12 @@ pub(crate) use step::Step;
 /// One unit of time, long enough to be a whole microsecond of epoll's settings.
 pub(crate) const TICK: Nanos = Nanos::from_micros(1);
 
-/// `n` ticks.
+/// Returns `n` ticks.
 pub(crate) const fn ticks(n: u64) -> Nanos {
     Nanos::from_micros(n)
 }
 
-/// One queue and its instance, with all that hardware and threads hold of it.
+/// One queue and its instance, with the state of hardware and threads that belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Instance {
     pub(crate) napi: Napi<Injected>,
@@ -42,12 +42,12 @@ pub(crate) struct Instance {
     pub(crate) unmasked: bool,
     /// Raised, and not handled yet.
     pub(crate) interrupt: bool,
-    /// Unmasked, and the queue not looked at yet.
+    /// Unmasked, and the queue not checked yet.
     pub(crate) recheck: bool,
     pub(crate) timer: Option<Nanos>,
     pub(crate) thread: NapiThread,
     pub(crate) thread_poll: Option<InPoll>,
-    /// Sockets can still look the instance up.
+    /// The ID of the instance resolves.
     pub(crate) attached: bool,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Cpu {
     pub(crate) phase: CpuPhase,
 }
 
-/// What the softirq of a CPU is doing.
+/// The phase of the softirq of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CpuPhase {
     Idle,
@@ -83,7 +83,7 @@ pub(crate) enum Worker {
 /// A state of the world.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
-    /// The time at which everything happens. It never moves; older instants than the longest timeout are all alike.
+    /// The time of every step. It is constant; all instants further in the past than the longest timeout are equal.
     now: Nanos,
     pub(crate) instances: Vec<Instance>,
     pub(crate) cpus: Vec<Cpu>,
@@ -92,7 +92,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Everything enabled and idle; every application has sockets on every instance.
+    /// Returns a world in which every instance is enabled and idle, and every application has sockets on every instance.
     pub(crate) fn new(scope: &Scope) -> Self {
         let faults = Injected(scope.fault);
         let ids: Vec<NapiId> = (0..scope.instances).map(id).collect();
@@ -123,7 +123,7 @@ impl World {
         world
     }
 
-    /// Everything that can happen next.
+    /// Collects all steps that are possible next.
     pub(crate) fn steps(&self, scope: &Scope, steps: &mut Vec<Step>) {
         steps.clear();
         for (n, instance) in self.instances.iter().enumerate() {
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// Makes a step happen, and checks the invariants.
+    /// Makes a step, and checks the invariants.
     pub(crate) fn apply(&mut self, scope: &Scope, step: Step) -> Result<(), Violation> {
         let now = self.now;
         match step {
@@ -202,7 +202,7 @@ impl World {
         self.check()
     }
 
-    /// All invariants of all instances.
+    /// Checks all invariants of all instances.
     pub(crate) fn check(&self) -> Result<(), Violation> {
         (0..self.instances.len()).try_for_each(|n| {
             let instance = &self.instances[n];
@@ -241,7 +241,7 @@ impl World {
         NapiIndex(instance as u32)
     }
 
-    /// Carries actions out, on this CPU.
+    /// Executes actions on this CPU.
     fn act(&mut self, n: usize, cpu: usize, actions: Actions) {
         let instance = &mut self.instances[n];
         match actions.interrupt {
@@ -323,8 +323,8 @@ impl World {
         self.act(n, self.home(n), actions);
     }
 
-    /// Time does not pass a deadline: timers that are due go off first. Nor does it pass in the middle of a softirq run,
-    /// unless the scope says so: whatever may happen during the run may happen without it.
+    /// Returns whether time may pass. It does not pass a deadline: timers that are due fire first. It does not pass in the
+    /// middle of a softirq run either, unless the scope allows it: every step during the run is possible without it.
     pub(crate) fn may_tick(&self, scope: &Scope) -> bool {
         let in_a_run = |cpu: &Cpu| matches!(cpu.phase, CpuPhase::Running | CpuPhase::Polling(_));
         self.instances.iter().all(|instance| instance.timer.is_none_or(|at| at > self.now))
@@ -345,7 +345,7 @@ impl World {
         }
     }
 
-    /// The applications that the packets of this poll may be for.
+    /// Adds a step for each application that the packets of this poll may belong to.
     fn each_receiver(&self, poll: InPoll, steps: &mut Vec<Step>, step: impl Fn(Option<usize>) -> Step) {
         let before = steps.len();
         if poll.work > 0 {
@@ -395,7 +395,7 @@ impl Instance {
     }
 }
 
-/// The ID that the store gives the nth instance.
+/// Returns the ID that the store gives the nth instance.
 fn id(n: usize) -> NapiId {
     static IDS: OnceLock<Vec<NapiId>> = OnceLock::new();
     IDS.get_or_init(|| {

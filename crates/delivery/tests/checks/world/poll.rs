@@ -1,4 +1,4 @@
-//! Polls by the softirq, the threads and the pool: packets are taken in one step, and accounted for in another.
+//! Polls by the softirq, the threads and the pool: one step takes the packets, another reports the poll.
 
 use abey_delivery::check::Violation;
 use abey_delivery::{Outcome, PollContext, PollDone, SoftirqStep, ThreadStep};
@@ -9,7 +9,7 @@ use super::{CpuPhase, Worker, World, id};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct InPoll {
     pub(crate) instance: usize,
-    /// Packets taken.
+    /// The number of packets taken.
     pub(crate) work: u16,
 }
 
@@ -23,7 +23,7 @@ impl World {
         Ok(InPoll { instance, work })
     }
 
-    /// Tells the instance that the poll is over, and delivers its packets.
+    /// Reports the end of the poll to the instance, and delivers its packets.
     pub(super) fn done(&mut self, poll: InPoll, cpu: usize, to: Option<usize>) -> Result<PollDone, Violation> {
         let now = self.now;
         let on = &mut self.instances[poll.instance];
@@ -65,7 +65,7 @@ impl World {
         let done = self.done(poll, cpu, to)?;
         self.cpus[cpu].softirq.handle_polled(Self::index(poll.instance), poll.work, done.outcome);
         self.cpus[cpu].phase = CpuPhase::Running;
-        // Nobody could notice the moment between the last poll and the end of the run.
+        // No party can observe the moment between the last poll and the end of the run.
         if self.cpus[cpu].softirq.is_empty() { self.softirq_take(cpu) } else { Ok(()) }
     }
 

@@ -1,38 +1,37 @@
-//! What a world is made of, and what can happen in it.
+//! The parts of a world, and the steps that are possible in it.
 
 use abey_delivery::fault::Fault;
 use abey_delivery::{EpollConfig, Hold, ModeSettings, Nanos, NapiConfig, NapiSettings, SoftirqLimits};
 
 use super::ticks;
 
-/// What a world is made of, and what can happen in it.
+/// The parts of a world, and the steps that are possible in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Scope {
     pub(crate) instances: usize,
     pub(crate) cpus: usize,
     pub(crate) workers: usize,
     pub(crate) apps: usize,
-    /// Events are told once: whoever looks at them has taken them.
+    /// Edge-triggered applications: a wait that checks for events consumes them.
     pub(crate) edges: bool,
-    /// Packets that a queue can hold.
+    /// The number of packets that a queue can hold.
     pub(crate) capacity: u16,
     pub(crate) mode: ModeSettings,
     pub(crate) config: NapiConfig,
     pub(crate) epoll: EpollConfig,
     pub(crate) limits: SoftirqLimits,
     pub(crate) fault: Option<Fault>,
-    /// Settings that the instances may be given.
+    /// Settings that the instances may receive.
     pub(crate) changes: Vec<NapiSettings>,
     pub(crate) may: May,
 }
 
-/// What can happen beside packets and polls.
+/// The steps that are possible beside packets and polls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct May {
-    /// Time passes; not needed where nothing is timed.
+    /// Time passes; not needed without timers.
     pub(crate) tick: bool,
-    /// Timers go off at any moment after they were armed, as if time were of no account: more schedules, and yet fewer
-    /// states, than with ticks.
+    /// Timers fire at any moment after they were armed, whatever the time: more schedules, but fewer states, than with ticks.
     pub(crate) untimed: bool,
     /// Time passes also in the middle of a softirq run.
     pub(crate) tick_in_softirq: bool,
@@ -42,7 +41,7 @@ pub(crate) struct May {
     pub(crate) wait_zero: bool,
     /// Applications wait with a timeout of one tick.
     pub(crate) wait_short: bool,
-    /// Signals and calls for nothing: spurious wake-ups, interrupts and timers.
+    /// Signals, and spurious wake-ups, interrupts and timers.
     pub(crate) disturb: bool,
 }
 
@@ -60,7 +59,7 @@ impl May {
 }
 
 impl Scope {
-    /// One instance on one CPU, polls of two packets, room for two.
+    /// Returns a scope with one instance on one CPU, polls of two packets, and queues of two.
     pub(crate) fn new(mode: ModeSettings) -> Self {
         Self {
             instances: 1,

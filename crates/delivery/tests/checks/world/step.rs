@@ -1,16 +1,16 @@
-//! Everything that can happen next.
+//! The steps of a world.
 
-/// One thing that happens. Numbers name instances, CPUs, workers and applications; `to` is the application that a poll's
-/// packets are for.
+/// One step. Numbers identify instances, CPUs, workers and applications; `to` is the application to which a
+/// poll's packets belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Step {
     /// A packet arrives.
     Arrive(usize),
     /// An interrupt is handled.
     Interrupt(usize),
-    /// The queue is looked at after its interrupt was unmasked.
+    /// The queue is checked after its interrupt was unmasked.
     Recheck(usize),
-    /// A timer goes off.
+    /// A timer fires.
     Timer(usize),
     /// A softirq run begins, in the softirq or in the CPU's softirq thread, and takes packets from its first instance.
     SoftirqRun(usize),
@@ -41,7 +41,7 @@ pub(crate) enum Step {
     WaitZero(usize),
     /// An application waits for one tick at most.
     WaitShort(usize),
-    /// A waiting application does the next thing.
+    /// A waiting application makes its next step.
     AppNext(usize),
     /// An application's busy poll is over.
     AppDone {
@@ -54,25 +54,25 @@ pub(crate) enum Step {
     Signal(usize),
     /// An application closes its epoll context.
     Close(usize),
-    /// An instance is given the nth of the scope's settings.
+    /// An instance receives the nth of the scope's settings.
     Settings {
         instance: usize,
         nth: usize,
     },
     Disable(usize),
     Enable(usize),
-    /// A thread wakes for no reason.
+    /// A thread wakes spuriously.
     SpuriousWake(usize),
-    /// A timer goes off that nobody armed, or too early.
+    /// A timer fires that was not armed, or too early.
     SpuriousTimer(usize),
-    /// An interrupt arrives that nobody raised.
+    /// An interrupt arrives that was not raised.
     SpuriousInterrupt(usize),
     /// Time passes.
     Tick,
 }
 
 impl Step {
-    /// Whether somebody goes on with what they are doing, rather than something new coming from outside.
+    /// Returns whether the step continues work under way, rather than being a new event from outside.
     pub(crate) fn is_progress(self) -> bool {
         match self {
             Self::Interrupt(_)

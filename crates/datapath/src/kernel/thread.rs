@@ -1,0 +1,102 @@
+//! The kernel thread: it requests neighbours, follows their changes, and releases the ports of connections that have ended.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::Kernel;
+use super::neighbors::{NeighborTable, NeighborUpdate};
+use crate::shard::{Caller, Shard};
+
+/// The most neighbours whose changes are passed to the shards. When the set is full it is cleared; a shard that still uses
+/// a neighbour requests it again.
+const MAX_REQUESTED: usize = 4096;
+
+/// The state of the thread.
+pub(crate) struct KernelThread {
+    kernel: Arc<Kernel>,
+    neighbors: NeighborTable,
+    shards: Arc<[Arc<Shard>]>,
+    /// The neighbours that a shard has requested.
+    requested: HashSet<IpAddr>,
+}
+
+impl KernelThread {
+    /// Opens the neighbour table of interface `index` in the network namespace of the calling thread.
+    pub(crate) fn open(kernel: Arc<Kernel>, index: u32, shards: Arc<[Arc<Shard>]>) -> io::Result<Self> {
+        let neighbors = NeighborTable::open(index, kernel.broker.clone())?;
+        Ok(Self { kernel, neighbors, shards, requested: HashSet::new() })
+    }
+
+    /// Runs until the runtime is dropped.
+    pub(crate) fn run(mut self) {
+        while !self.kernel.is_shut_down() {
+            let requests = self.kernel.link.take_neighbor_requests();
+            self.request(requests);
+            let next = self.kernel.ports.release_lingering(Instant::now());
+            let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));
+            if self.sleep(timeout) {
+                self.apply_changes();
+            }
+        }
+    }
+
+    /// Sleeps for at most `timeout`. Returns whether neighbours may have changed.
+    fn sleep(&self, timeout: Option<Duration>) -> bool {
+        let parker = &self.kernel.link.parker;
+        let mut descriptors = [PollFd::new(parker, PollFlags::IN), PollFd::new(&self.neighbors, PollFlags::IN)];
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let slept = parker.park() && poll(&mut descriptors, timeout.as_ref()).is_ok();
+        let is_readable = |at: usize| slept && !descriptors[at].revents().is_empty();
+        let (unparked, changed) = (is_readable(0), is_readable(1));
+        parker.finish(unparked);
+        changed
+    }
+
+    fn request(&mut self, addresses: Vec<IpAddr>) {
+        for address in addresses {
+            if self.requested.len() >= MAX_REQUESTED {
+                self.requested.clear();
+            }
+            self.requested.insert(address);
+            // After an error the neighbour stays unknown: the stack requests it twice more, and then reports it unreachable.
+            if let Ok(Some(update)) = self.neighbors.request(address) {
+                self.update_shards(address, update);
+            }
+        }
+    }
+
+    fn apply_changes(&mut self) {
+        let (mut updates, requested) = (Vec::new(), &self.requested);
+        let is_complete = self.neighbors.changes(|address, update| {
+            if requested.contains(&address) {
+                updates.push((address, update));
+            }
+        });
+        for (address, update) in updates {
+            self.update_shards(address, update);
+        }
+        if !is_complete {
+            let all = self.requested.iter().copied().collect();
+            self.request(all);
+        }
+    }
+
+    fn update_shards(&self, address: IpAddr, update: NeighborUpdate) {
+        for shard in self.shards.iter() {
+            shard.with_caller(Caller::Worker, |core| {
+                let now = core.stack_now();
+                match update {
+                    NeighborUpdate::Resolved(mac) => core.stack.answer_neighbor(now, address, mac),
+                    NeighborUpdate::Failed => core.stack.fail_neighbor(now, address),
+                    // The next packet requests it again.
+                    NeighborUpdate::Removed => core.stack.remove_neighbor(address),
+                }
+            });
+        }
+    }
+}

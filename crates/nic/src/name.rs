@@ -1,0 +1,64 @@
+//! The names of NICs: `memory:NAME`, `tap:DEV` or `af_xdp:DEV`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::interface::problem_with_name;
+
+/// The name of a NIC, parsed and validated.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NicName {
+    /// `memory:NAME`: the shared-memory NIC of that name.
+    Memory(String),
+    /// `tap:DEV`: the TAP device of that name.
+    Tap(String),
+    /// `af_xdp:DEV`: the queues of that network device through AF_XDP.
+    AfXdp(String),
+}
+
+/// Maximum length of the name of a shared-memory NIC. The address of its socket has room for little more.
+const MEMORY_NAME: usize = 64;
+
+/// Reason why a text is not the name of a NIC.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is not the name of a NIC: {reason}")]
+pub struct ParseNicError {
+    name: String,
+    reason: String,
+}
+
+impl FromStr for NicName {
+    type Err = ParseNicError;
+
+    fn from_str(text: &str) -> Result<Self, ParseNicError> {
+        let wrong = |reason: &str| ParseNicError { name: text.to_owned(), reason: reason.to_owned() };
+        let forms = "write memory:NAME, tap:DEV or af_xdp:DEV";
+        let (kind, rest) = text.split_once(':').ok_or_else(|| wrong(forms))?;
+        match kind {
+            "memory" => {
+                let valid = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+                if rest.is_empty() || rest.len() > MEMORY_NAME || !rest.chars().all(valid) {
+                    return Err(wrong("NAME is 1 to 64 letters, digits, `-`, `_` and `.`"));
+                }
+                Ok(Self::Memory(rest.to_owned()))
+            }
+            "tap" | "af_xdp" => match problem_with_name(rest) {
+                Some(problem) => Err(wrong(problem)),
+                None if kind == "tap" => Ok(Self::Tap(rest.to_owned())),
+                None => Ok(Self::AfXdp(rest.to_owned())),
+            },
+            _ => Err(wrong(forms)),
+        }
+    }
+}
+
+impl fmt::Display for NicName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(name) => write!(formatter, "memory:{name}"),
+            Self::Tap(device) => write!(formatter, "tap:{device}"),
+            Self::AfXdp(device) => write!(formatter, "af_xdp:{device}"),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Interposed calls that close and duplicate descriptors: `close(2)`, `close_range(2)`, `closefrom(3)`, `dup(2)`, `dup2(2)`
+//! and `dup3(2)`.
+//!
+//! The runtime's own descriptors cannot be closed or replaced: these calls fail with EBADF, or skip them in a range. An
+//! epoll instance and a socket live until their last descriptor is closed, as in the kernel.
+
+use std::ops::RangeInclusive;
+
+use libc::{c_int, c_uint};
+
+use super::error_codes::fail;
+use super::{fd_table, runtime_fds};
+use crate::real;
+
+/// `close(2)`.
+// SAFETY: same signature and semantics as the C library's function.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if runtime_fds::is_runtime_fd(fd) {
+        return fail(libc::EBADF);
+    }
+    // Removed first: once the kernel has closed the descriptor, another thread may get its number.
+    fd_table::remove(fd);
+    // SAFETY: the call takes no pointers.
+    unsafe { real::CLOSE.get()(fd) }
+}
+
+/// `close_range(2)`.
+// SAFETY: same signature and semantics as the C library's function.
+#[unsafe(no_mangle)]
+extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+        fd_table::remove_range(number(first), number(last));
+        return close_parts(first, last, flags);
+    }
+    // SAFETY: the call takes no pointers.
+    unsafe { real::CLOSE_RANGE.get()(first, last, flags) }
+}
+
+/// `closefrom(3)`.
+// SAFETY: same signature and semantics as the C library's function.
+#[unsafe(no_mangle)]
+extern "C" fn closefrom(first: c_int) {
+    fd_table::remove_range(first.max(0), c_int::MAX);
+    let from = first.max(0).cast_unsigned();
+    if runtime_fds::gaps(from, c_uint::MAX).eq([from..=c_uint::MAX]) {
+        // SAFETY: the call takes no pointers.
+        return unsafe { real::CLOSEFROM.get()(first) };
+    }
+    close_parts(from, c_uint::MAX, 0);
+}
+
+/// Closes the descriptors of a range except the runtime's.
+fn close_parts(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if first > last {
+        return fail(libc::EINVAL);
+    }
+    // SAFETY: the call takes no pointers.
+    let close = |part: RangeInclusive<_>| unsafe { real::CLOSE_RANGE.get()(*part.start(), *part.end(), flags) };
+    runtime_fds::gaps(first, last).map(close).find(|answer| *answer != 0).unwrap_or(0)
+}
+
+fn number(fd: c_uint) -> c_int {
+    c_int::try_from(fd).unwrap_or(c_int::MAX)
+}
+
+/// `dup(2)`.
+// SAFETY: same signature and semantics as the C library's function.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the call takes no pointers.
+    let new = unsafe { real::DUP.get()(fd) };
+    duplicated(fd, new);
+    new
+}
+
+/// `dup2(2)`.
+// SAFETY: same signature and semantics as the C library's function.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+    if runtime_fds::is_runtime_fd(to) {
+        return fail(libc::EBADF);
+    }
+    // SAFETY: the call takes no pointers.
+    let new = unsafe { real::DUP2.get()(fd, to) };
+    if fd != to {
+        duplicated(fd, new);
+    }
+    new
+}
+
+/// `dup3(2)`.
+// SAFETY: same signature and semantics as the C library's function.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    if runtime_fds::is_runtime_fd(to) {
+        return fail(libc::EBADF);
+    }
+    // SAFETY: the call takes no pointers.
+    let new = unsafe { real::DUP3.get()(fd, to, flags) };
+    duplicated(fd, new);
+    new
+}
+
+/// Gives `new` the table entry of `fd`.
+pub(crate) fn duplicated(fd: c_int, new: c_int) {
+    fd_table::remove(new);
+    if new >= 0
+        && let Some(object) = fd_table::entry(fd)
+    {
+        // A number beyond the table stays the unconnected kernel socket; `dup` has no error for that.
+        fd_table::insert(new, object);
+    }
+}

@@ -1,0 +1,100 @@
+//! A UDP socket of the datapath, with the options that the program set on the kernel socket of the same descriptor.
+//! [`datagram_io`](super::datagram_io) sends and receives.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use abey_datapath::{Error, Shutdown, UdpSocket};
+use libc::c_int;
+
+use super::error_codes::{errno_of, fail};
+use super::socket_options::int;
+
+/// Number of receives of which the last one asks the kernel socket first.
+const KERNEL_FIRST_EVERY: u32 = 16;
+
+/// Options that the program may have set on the kernel socket before it became a datapath socket.
+const INITIAL_OPTIONS: [(c_int, c_int); 2] =
+    [(libc::SOL_SOCKET, libc::SO_BROADCAST), (libc::IPPROTO_IP, libc::IP_PKTINFO)];
+
+/// A UDP socket of the datapath.
+#[derive(Debug)]
+pub(crate) struct DatagramSocket {
+    pub(crate) socket: UdpSocket,
+    /// The kernel socket of the same descriptor receives too.
+    has_kernel_side: bool,
+    receives: AtomicU32,
+    /// SO_BROADCAST.
+    may_broadcast: AtomicBool,
+    /// IP_PKTINFO or IPV6_RECVPKTINFO: received datagrams report the local address they were sent to.
+    wants_pktinfo: AtomicBool,
+}
+
+impl DatagramSocket {
+    /// Returns the datapath side of the kernel socket `fd`, with the options that the kernel socket has.
+    pub(super) fn new(socket: UdpSocket, has_kernel_side: bool, fd: c_int) -> Self {
+        let datagram = Self {
+            socket,
+            has_kernel_side,
+            receives: AtomicU32::new(0),
+            may_broadcast: AtomicBool::new(false),
+            wants_pktinfo: AtomicBool::new(false),
+        };
+        for (level, option) in INITIAL_OPTIONS {
+            datagram.sync_option(fd, level, option);
+        }
+        datagram
+    }
+
+    /// Returns whether the program may send to broadcast addresses (SO_BROADCAST).
+    pub(super) fn may_broadcast(&self) -> bool {
+        self.may_broadcast.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether received datagrams report the local address they were sent to.
+    pub(super) fn wants_pktinfo(&self) -> bool {
+        self.wants_pktinfo.load(Ordering::Relaxed)
+    }
+
+    /// Counts a receive, and returns whether it asks the kernel socket first.
+    pub(super) fn count_receive(&self) -> bool {
+        self.has_kernel_side
+            && self.receives.fetch_add(1, Ordering::Relaxed) % KERNEL_FIRST_EVERY == KERNEL_FIRST_EVERY - 1
+    }
+
+    pub(super) fn connect(&self, peer: Option<SocketAddr>) -> Result<(), Error> {
+        self.socket.connect(peer)
+    }
+
+    pub(super) fn shutdown(&self, how: Shutdown) -> c_int {
+        if self.socket.peer_addr().is_err() {
+            return fail(libc::ENOTCONN);
+        }
+        self.socket.shutdown(how).map_or_else(|error| fail(errno_of(&error)), |()| 0)
+    }
+
+    pub(crate) fn has_kernel_side(&self) -> bool {
+        self.has_kernel_side
+    }
+
+    /// Applies an option that was set on the kernel socket.
+    pub(crate) fn sync_option(&self, fd: c_int, level: c_int, option: c_int) {
+        match (level, option) {
+            (libc::SOL_SOCKET, libc::SO_BROADCAST) => {
+                self.may_broadcast.store(int(fd, level, option) == Some(1), Ordering::Relaxed);
+            }
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) | (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) => {
+                // An IPv6 socket may have both options.
+                let either = [(libc::IPPROTO_IP, libc::IP_PKTINFO), (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)];
+                let wants = either.into_iter().any(|(level, option)| int(fd, level, option) == Some(1));
+                self.wants_pktinfo.store(wants, Ordering::Relaxed);
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
+                let bytes = int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).and_then(|bytes| usize::try_from(bytes).ok());
+                // Fails only if the runtime has stopped.
+                let _ = bytes.map(|bytes| self.socket.set_receive_buffer(bytes));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The state of a socket that listens. [`mod@super::listen`] fills it and opens the datapath's listener.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, Once};
+
+use abey_datapath::TcpListener;
+
+use super::context::uninterposed;
+
+/// The state of a socket that listens.
+#[derive(Debug)]
+pub(crate) struct ListenState {
+    pub(super) at: SocketAddr,
+    /// IPV6_V6ONLY.
+    pub(super) v6_only: bool,
+    /// Number of connections that may wait in each shard: one more than the backlog, as in Linux.
+    pub(super) backlog: usize,
+    /// The kernel socket listens too.
+    pub(crate) has_kernel_side: bool,
+    /// The group of listeners that share the port (SO_REUSEPORT).
+    pub(crate) group: Option<Group>,
+    /// Runs the deferred opening once.
+    pub(super) opening: Once,
+    /// `shutdown` was called, and the socket listens no more.
+    pub(crate) is_shut_down: AtomicBool,
+    pub(crate) balance: AcceptBalance,
+}
+
+/// State that keeps the two sides of a listener balanced.
+#[derive(Debug, Default)]
+pub(crate) struct AcceptBalance {
+    /// Number of datapath connections that were accepted in a row.
+    pub(super) consecutive: AtomicU32,
+    /// Held by the thread that accepts from a blocking kernel socket.
+    pub(super) accepting: Mutex<()>,
+}
+
+/// A group of listeners that share a port (SO_REUSEPORT): what its members have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) addr: SocketAddr,
+    /// IPV6_V6ONLY.
+    pub(crate) v6_only: bool,
+}
+
+impl ListenState {
+    /// Stops listening, as `shutdown(2)`.
+    pub(crate) fn shut_down(&self, listener: Option<&TcpListener>) {
+        self.is_shut_down.store(true, Ordering::Release);
+        if let Some(listener) = listener {
+            uninterposed(|| listener.stop());
+        }
+    }
+}

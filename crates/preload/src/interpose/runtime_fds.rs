@@ -1,0 +1,136 @@
+//! The runtime's own descriptors, which have high numbers and cannot be closed by the program.
+//!
+//! Programs depend on descriptor numbers: a new descriptor has the lowest free number (POSIX), a server uses `dup2(2)` to a
+//! number of its choice, and closes everything above 2 when it starts. So all low numbers are taken while the runtime is
+//! built, the runtime's descriptors get higher ones, and these are recorded. Closing one of them fails with EBADF. A
+//! descriptor that another thread opens at that moment also gets a high number, and is taken for the runtime's.
+//!
+//! Descriptors that the runtime opens later (an epoll's eventfds, the socket that reserves a port of a connection) have
+//! ordinary numbers.
+
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libc::{c_int, c_uint};
+
+use crate::{errno, real};
+
+/// Number of words of the bitmap: it covers 2048 descriptors.
+const WORDS: usize = 32;
+
+static RUNTIME_FDS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+
+/// Returns the number below which the runtime has no descriptors; `None` if RLIMIT_NOFILE leaves too few.
+fn floor() -> Option<c_int> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure lives through the call.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    match limit.rlim_cur {
+        1024.. if known => Some(512),
+        256.. if known => Some(128),
+        _ => None,
+    }
+}
+
+/// Runs `work`, and records the descriptors that it leaves open, which get numbers above the floor.
+pub(super) fn above_floor<R>(work: impl FnOnce() -> R) -> R {
+    let Some(floor) = floor() else { return work() };
+    let placeholders = errno::preserve_errno(|| Placeholders::up_to(floor));
+    let before = open_fds(floor);
+    let result = work();
+    for (at, after) in open_fds(floor).into_iter().enumerate() {
+        RUNTIME_FDS[at].fetch_or(after & !before[at], Ordering::Relaxed);
+    }
+    drop(placeholders);
+    result
+}
+
+/// Descriptors that occupy the numbers below the floor.
+struct Placeholders(Vec<c_int>);
+
+impl Placeholders {
+    fn up_to(floor: c_int) -> Self {
+        // SAFETY: the call takes no pointers.
+        let first = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        let mut placeholders = Self(Vec::new());
+        let mut last = first;
+        while (0..floor).contains(&last) {
+            placeholders.0.push(last);
+            // SAFETY: the call takes no pointers.
+            last = unsafe { real::FCNTL.get()(first, libc::F_DUPFD_CLOEXEC, 0) };
+        }
+        if last >= 0 {
+            close(last);
+        }
+        placeholders
+    }
+}
+
+impl Drop for Placeholders {
+    fn drop(&mut self) {
+        errno::preserve_errno(|| self.0.iter().for_each(|placeholder| close(*placeholder)));
+    }
+}
+
+fn close(fd: c_int) {
+    // SAFETY: the call takes no pointers. A direct system call, since this also runs in a forked child.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+}
+
+/// Returns a bitmap of the open descriptors from `floor` on.
+fn open_fds(floor: c_int) -> [u64; WORDS] {
+    let is_open = |fd: c_int| {
+        // SAFETY: the call takes no pointers.
+        errno::preserve_errno(|| unsafe { real::FCNTL.get()(fd, libc::F_GETFD, 0) >= 0 })
+    };
+    let mut open = [0; WORDS];
+    // Numbers are given out in ascending order, so nothing is open above a long gap.
+    let mut gap = 0;
+    for fd in floor..(WORDS * 64) as c_int {
+        if is_open(fd) {
+            open[fd as usize / 64] |= 1 << (fd % 64);
+            gap = 0;
+        } else {
+            gap += 1;
+        }
+        if gap > 128 {
+            break;
+        }
+    }
+    open
+}
+
+/// Returns whether the descriptor is the runtime's.
+#[inline]
+pub(super) fn is_runtime_fd(fd: c_int) -> bool {
+    let word = usize::try_from(fd).ok().and_then(|fd| RUNTIME_FDS.get(fd / 64));
+    word.is_some_and(|word| word.load(Ordering::Relaxed) & 1 << (fd % 64) != 0)
+}
+
+/// Returns the parts of a range that contain no descriptor of the runtime.
+pub(super) fn gaps(first: c_uint, last: c_uint) -> impl Iterator<Item = RangeInclusive<c_uint>> {
+    let mut next = first;
+    let runtime_fds =
+        (0..(WORDS * 64) as c_uint).filter(move |fd| (first..=last).contains(fd) && is_runtime_fd(*fd as c_int));
+    let ends = runtime_fds.map(Some).chain([None]);
+    ends.filter_map(move |stop| {
+        let part = match stop {
+            Some(0) => None,
+            Some(stop) => Some(next..=stop - 1),
+            None => Some(next..=last),
+        };
+        next = stop.map_or(next, |stop| stop + 1);
+        part.filter(|part| !part.is_empty())
+    })
+}
+
+/// Closes the copies of the runtime's descriptors in a forked child.
+pub(super) fn close_all() {
+    for (at, word) in RUNTIME_FDS.iter().enumerate() {
+        let mut left = word.swap(0, Ordering::Relaxed);
+        while left != 0 {
+            close((at * 64) as c_int + left.trailing_zeros() as c_int);
+            left &= left - 1;
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The broker's thread: accepts processes, answers their requests, and takes back what they had.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, PipeReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use abey_datapath::Neighbors;
+use abey_datapath::control::{Lent, lend};
+use abey_nic::broker::{Listener, Peer, Reply, Request, SharedNic};
+use abey_nic::{NicName, Protocol, Redirected};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::getpid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::ledger::{ClientId, Decision, Ledger};
+use super::{BrokerConfig, SharedFailure, StartError};
+
+/// A process that has connected.
+struct Client {
+    peer: Peer,
+    /// Readable when the process has ended, even if others have copies of its connection.
+    pidfd: Option<OwnedFd>,
+    /// Whether it has sent the token.
+    has_claimed: bool,
+    queues: Vec<u32>,
+    ports: BTreeSet<(Protocol, u16)>,
+    /// The control socket made for it.
+    control: Option<Lent>,
+}
+
+impl Client {
+    /// Makes the control socket of a process of another user: such a process has no directory for one that this user's
+    /// commands search.
+    fn lend_control(&mut self) -> Option<OwnedFd> {
+        let is_other = self.peer.user().ok()? != nix::unistd::geteuid().as_raw();
+        let (listener, lent) = is_other.then(|| self.peer.pid().ok().and_then(|pid| lend(pid).ok()))??;
+        self.control = Some(lent);
+        Some(listener.into())
+    }
+}
+
+/// The state of the broker's thread.
+pub(super) struct BrokerServer {
+    config: BrokerConfig,
+    token: String,
+    nic: SharedNic,
+    neighbors: Option<Neighbors>,
+    ledger: Ledger,
+    clients: BTreeMap<ClientId, Client>,
+    next_id: ClientId,
+    /// Messages that were reported.
+    reported: BTreeSet<String>,
+    failure: SharedFailure,
+}
+
+impl BrokerServer {
+    /// Opens the NIC in the namespace of the calling thread.
+    pub(super) fn open(config: BrokerConfig, token: String, failure: SharedFailure) -> Result<Self, StartError> {
+        let nic = SharedNic::open(&config.nic, &config.options)?;
+        let neighbors = match &config.nic {
+            NicName::AfXdp(device) => {
+                let index = nix::net::if_::if_nametoindex(device.as_str()).map_err(io::Error::from)?;
+                Some(Neighbors::open(index)?)
+            }
+            _ => None,
+        };
+        let ledger = Ledger::new(nic.queues(), nic.is_divisible(), config.queues_per_process);
+        let (clients, reported) = (BTreeMap::new(), BTreeSet::new());
+        Ok(Self { config, token, nic, neighbors, ledger, clients, next_id: 0, reported, failure })
+    }
+
+    /// Serves processes until the other end of `stop` is closed.
+    pub(super) fn run(&mut self, listener: &Listener, stop: &PipeReader) {
+        loop {
+            self.decide();
+            let Some(ready) = self.wait(listener, stop) else { return };
+            for id in ready {
+                self.serve(id);
+            }
+            while let Ok(Some(peer)) = listener.accept() {
+                self.add(peer);
+            }
+        }
+    }
+
+    /// Waits for the next event, and returns the clients that have sent something or have ended; `None` at the end.
+    fn wait(&self, listener: &Listener, stop: &PipeReader) -> Option<Vec<ClientId>> {
+        let timeout = self.ledger.next_deadline().and_then(|at| {
+            // Rounded up to milliseconds, so that the wait does not end before the deadline.
+            let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+            Timespec::try_from(left).ok()
+        });
+        let mut polled = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        let mut ids = Vec::new();
+        for (id, client) in &self.clients {
+            for descriptor in [Some(client.peer.as_fd()), client.pidfd.as_ref().map(AsFd::as_fd)].into_iter().flatten()
+            {
+                polled.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
+                ids.push(*id);
+            }
+        }
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Some(Vec::new()),
+            // The descriptors are read without blocking.
+            Err(_) => return Some(self.clients.keys().copied().collect()),
+        }
+        let is_ready = |one: &PollFd<'_>| !one.revents().is_empty();
+        if is_ready(&polled[0]) {
+            return None;
+        }
+        let ready = polled[2..].iter().zip(ids).filter(|(one, _)| is_ready(one)).map(|(_, id)| id);
+        let mut ready: Vec<ClientId> = ready.collect();
+        ready.dedup();
+        Some(ready)
+    }
+
+    fn add(&mut self, peer: Peer) {
+        let pid = peer.pid().ok().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let client =
+            Client { peer, pidfd, has_claimed: false, queues: Vec::new(), ports: BTreeSet::new(), control: None };
+        self.clients.insert(self.next_id, client);
+        self.next_id += 1;
+    }
+
+    /// Answers the requests of a client, or removes it if it has ended.
+    fn serve(&mut self, id: ClientId) {
+        loop {
+            let Some(client) = self.clients.get(&id) else { return };
+            let has_ended = client.pidfd.as_ref().is_some_and(is_readable);
+            match client.peer.receive() {
+                Ok(Some(request)) if !has_ended => {
+                    if self.answer(id, request).is_err() {
+                        return self.remove(id);
+                    }
+                }
+                Ok(None) if !has_ended => return,
+                _ => return self.remove(id),
+            }
+        }
+    }
+
+    /// Performs a request. After an error the client is removed.
+    fn answer(&mut self, id: ClientId, request: Request) -> io::Result<()> {
+        let client = self.clients.get_mut(&id).expect("it has sent the request");
+        let refused = || Err(io::ErrorKind::PermissionDenied.into());
+        let done = match request {
+            Request::Claim { token, .. } if client.has_claimed || token != self.token => return refused(),
+            Request::Claim { is_forked, .. } => {
+                client.has_claimed = true;
+                self.ledger.claim(id, is_forked, Instant::now());
+                return Ok(());
+            }
+            // A process that has returned its queues may still report why.
+            Request::ReportFailure(reason) if client.has_claimed => {
+                self.take_back(id);
+                self.report(&reason);
+                Ok(())
+            }
+            _ if client.queues.is_empty() => return refused(),
+            Request::Engage => self.nic.engage(&client.queues),
+            Request::Redirect { protocol, port, what } => {
+                if what == Redirected::Nothing {
+                    client.ports.remove(&(protocol, port));
+                } else {
+                    client.ports.insert((protocol, port));
+                }
+                self.nic.set_port(protocol, port, &client.queues, what).map_err(|error| error.into_source())
+            }
+            Request::UseNeighbor(address) => match &mut self.neighbors {
+                Some(neighbors) => neighbors.mark_used(address),
+                None => Ok(()),
+            },
+            Request::ReportFailure(_) => return refused(),
+            Request::GiveBack => {
+                self.take_back(id);
+                Ok(())
+            }
+        };
+        let reply = match done {
+            Ok(()) => Reply::Done,
+            Err(error) => Reply::Failed(error.raw_os_error().unwrap_or(nix::libc::EIO)),
+        };
+        self.send(id, &reply, &[])
+    }
+
+    fn send(&self, id: ClientId, reply: &Reply, descriptors: &[OwnedFd]) -> io::Result<()> {
+        self.clients.get(&id).map_or(Ok(()), |client| client.peer.send(reply, descriptors))
+    }
+
+    fn remove(&mut self, id: ClientId) {
+        self.take_back(id);
+        self.clients.remove(&id);
+    }
+
+    /// Frees the queues of a client. The kernel receives what arrives on them.
+    fn take_back(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let (queues, ports) = (std::mem::take(&mut client.queues), std::mem::take(&mut client.ports));
+        client.control = None;
+        for (protocol, port) in ports {
+            // If this fails, the queue without a socket passes its frames to the kernel all the same.
+            let _ = self.nic.set_port(protocol, port, &queues, Redirected::Nothing);
+        }
+        self.nic.take_back(&queues);
+        self.ledger.release(id, &queues, Instant::now());
+    }
+
+    fn decide(&mut self) {
+        for (id, decision) in self.ledger.decide(Instant::now()) {
+            let answered = match decision {
+                Decision::Grant(queues) => self.grant(id, queues),
+                Decision::Refuse => {
+                    let reason = self.in_use();
+                    self.refuse(id, &reason)
+                }
+            };
+            if answered.is_err() {
+                self.remove(id);
+            }
+        }
+    }
+
+    fn grant(&mut self, id: ClientId, queues: Vec<u32>) -> io::Result<()> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        client.queues.clone_from(&queues);
+        match self.nic.hand_out(&queues) {
+            Ok(mut descriptors) => {
+                let of = self.nic.queues() as u32;
+                let control = client.lend_control();
+                let has_control = control.is_some();
+                descriptors.extend(control);
+                self.send(id, &Reply::Granted { queues, of, has_control }, &descriptors)
+            }
+            Err(error) => {
+                self.take_back(id);
+                self.refuse(id, &error.to_string())
+            }
+        }
+    }
+
+    /// Returns the reason for a refusal while all queues are in use.
+    fn in_use(&self) -> String {
+        let (nic, queues) = (&self.config.nic, self.nic.queues());
+        if !self.nic.is_divisible() {
+            return format!("{nic} is in use by another process of the program, and only one can use it at a time");
+        }
+        let queues = if queues == 1 { "the one queue".to_owned() } else { format!("each of the {queues} queues") };
+        format!("{queues} of {nic} is in use by another process of the program: a process needs one of its own")
+    }
+
+    fn refuse(&mut self, id: ClientId, reason: &str) -> io::Result<()> {
+        self.report(reason);
+        self.send(id, &Reply::Refused(reason.to_owned()), &[])
+    }
+
+    /// Reports that a process uses the kernel's sockets; under `strict` ends the program instead.
+    ///
+    /// The process cannot do so: a server may have closed standard error or redirected it to a log.
+    fn report(&mut self, reason: &str) {
+        if !self.config.strict {
+            if self.reported.insert(reason.to_owned()) {
+                (self.config.report)(&format!("{reason}; the process uses the kernel's sockets"));
+            }
+            return;
+        }
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if failure.is_none() {
+            *failure = Some(reason.to_owned());
+            // The supervisor forwards it to the program.
+            let _ = kill(getpid(), Signal::SIGTERM);
+        }
+    }
+}
+
+/// Returns whether a descriptor is readable.
+fn is_readable(descriptor: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
