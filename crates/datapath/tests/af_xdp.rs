@@ -228,8 +228,7 @@ fn neighbours_come_from_the_kernel() {
             connect(&runtime, theirs(is_v4, 9));
             kernel.accept().expect("a connection");
         }
-        // A neighbour that does not exist.
-        let started = std::time::Instant::now();
+        // A neighbour that does not exist: the kernel reports it long before the handshake times out, which is another error.
         for remote in ["10.8.0.99:9", "[fd08::99]:9"] {
             let remote = remote.parse().expect("an address");
             match TcpStream::connect_timeout(&runtime, remote, Some(HANG_LIMIT)).map(drop) {
@@ -237,7 +236,6 @@ fn neighbours_come_from_the_kernel() {
                 other => panic!("{remote}: {other:?}"),
             }
         }
-        assert!(started.elapsed() < Duration::from_secs(15), "at the kernel's word");
         // A neighbour that moves to another Ethernet address, and announces it to the kernel.
         let stream = connect(&runtime, theirs(true, 9));
         let (mut peer, _) = kernel.accept().expect("a connection");

@@ -8,38 +8,26 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
-use pcap_file::{DataLink, PcapError, TsResolution};
-
 use crate::counters::Counters;
 use crate::frame::Frame;
 use crate::queue::{Capabilities, LinkState, QueuePair, ReceiveError, TransmitError, Warning};
 
+/// The magic number of a file with time stamps in nanoseconds.
+const MAGIC: u32 = 0xA1B2_3C4D;
+/// Major and minor version of the format.
+const VERSION: [u16; 2] = [2, 4];
 /// Snapshot length of the file in bytes, longer than any frame.
 const SNAP_LENGTH: u32 = 262_144;
+/// `LINKTYPE_ETHERNET`.
+const LINK_TYPE: u32 = 1;
 
 /// A pcap file for the frames of any number of queue pairs. Clones are handles of the same file.
 ///
-/// The format is the one of `draft-ietf-opsawg-pcap` with nanosecond stamps (magic number 0xa1b23c4d).
+/// The format is the one of `draft-ietf-opsawg-pcap`, in the byte order of this machine.
 #[derive(Clone)]
 pub struct Recording {
     name: String,
-    writer: Arc<Mutex<PcapWriter<Sink>>>,
-    sink: Sink,
-}
-
-/// The buffered file, shared with the writer that owns it, so that it can be flushed.
-#[derive(Clone)]
-struct Sink(Arc<Mutex<BufWriter<Box<dyn Write + Send>>>>);
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).flush()
-    }
+    writer: Arc<Mutex<BufWriter<Box<dyn Write + Send>>>>,
 }
 
 impl Recording {
@@ -56,15 +44,12 @@ impl Recording {
     /// # Errors
     /// When the header cannot be written.
     pub fn new(name: &str, writer: Box<dyn Write + Send>) -> io::Result<Self> {
-        let header = PcapHeader {
-            snaplen: SNAP_LENGTH,
-            datalink: DataLink::ETHERNET,
-            ts_resolution: TsResolution::NanoSecond,
-            ..PcapHeader::default()
-        };
-        let sink = Sink(Arc::new(Mutex::new(BufWriter::new(writer))));
-        let writer = PcapWriter::with_header(sink.clone(), header).map_err(io_error)?;
-        Ok(Self { name: name.to_owned(), writer: Arc::new(Mutex::new(writer)), sink })
+        let mut writer = BufWriter::new(writer);
+        writer.write_all(&MAGIC.to_ne_bytes())?;
+        writer.write_all(VERSION.map(u16::to_ne_bytes).as_flattened())?;
+        // Two reserved fields.
+        writer.write_all([0, 0, SNAP_LENGTH, LINK_TYPE].map(u32::to_ne_bytes).as_flattened())?;
+        Ok(Self { name: name.to_owned(), writer: Arc::new(Mutex::new(writer)) })
     }
 
     /// Writes out the buffer. The last handle does so when it is dropped, but ignores errors.
@@ -72,13 +57,17 @@ impl Recording {
     /// # Errors
     /// When it cannot be written.
     pub fn flush(&self) -> io::Result<()> {
-        self.sink.clone().flush()
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner).flush()
     }
 
     fn record(&self, at: Duration, frames: &[Frame]) -> io::Result<()> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         for frame in frames {
-            writer.write_packet(&PcapPacket::new(at, frame.len() as u32, frame)).map_err(io_error)?;
+            // The captured length and the length on the wire are the same.
+            let length = frame.len() as u32;
+            let header = [at.as_secs() as u32, at.subsec_nanos(), length, length];
+            writer.write_all(header.map(u32::to_ne_bytes).as_flattened())?;
+            writer.write_all(frame)?;
         }
         Ok(())
     }
@@ -87,13 +76,6 @@ impl Recording {
 impl fmt::Debug for Recording {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Recording").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-fn io_error(error: PcapError) -> io::Error {
-    match error {
-        PcapError::IoError(error) => error,
-        other => io::Error::other(other.to_string()),
     }
 }
 

@@ -1,17 +1,20 @@
 //! The terminal: draws frames, reads keys and restores the terminal at the end.
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use abey_metrics::top::{Frame, Key, Monitor, View, headline, pad_cell};
 use abey_supervise::signals::Signal;
-use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::layout::Rect;
-use ratatui::style::{Modifier, Style};
-use ratatui::text::{Line, Span, Text};
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::style::{Attribute, Attributes, Print, ResetColor, SetAttribute, SetAttributes};
+use crossterm::terminal::{
+    BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen,
+    disable_raw_mode, enable_raw_mode, size,
+};
+use crossterm::{execute, queue};
 
 use crate::failure::Failure;
 use crate::signals;
@@ -25,20 +28,61 @@ const MAX_REMARKS: usize = 4;
 
 const HELP: &str = "q quit  <> sort  r reverse  / filter  p pause  +- interval  arrows scroll";
 
-/// The terminal, restored on drop, and after a panic by the hook that `try_init` sets.
-struct Screen(DefaultTerminal);
+/// The terminal in raw mode with its alternate screen, restored on drop and before a panic is reported.
+struct Screen(io::BufWriter<io::Stdout>);
+
+impl Screen {
+    fn open() -> io::Result<Self> {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            restore();
+            report(panic);
+        }));
+        enable_raw_mode()?;
+        let mut screen = Self(io::BufWriter::new(io::stdout()));
+        execute!(screen.0, EnterAlternateScreen, Hide)?;
+        Ok(screen)
+    }
+
+    fn draw(&mut self, lines: &[Line]) -> io::Result<()> {
+        queue!(self.0, BeginSynchronizedUpdate)?;
+        for (row, line) in (0..).zip(lines) {
+            queue!(self.0, MoveTo(0, row))?;
+            for (attributes, text) in line {
+                queue!(self.0, SetAttributes(*attributes), Print(text), SetAttribute(Attribute::Reset))?;
+            }
+            queue!(self.0, Clear(ClearType::UntilNewLine))?;
+        }
+        queue!(self.0, EndSynchronizedUpdate)?;
+        self.0.flush()
+    }
+}
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        ratatui::restore();
+        restore();
     }
+}
+
+/// Errors are ignored: there is no other terminal to report them on.
+fn restore() {
+    let _ = execute!(io::stdout(), LeaveAlternateScreen, Show, ResetColor);
+    let _ = disable_raw_mode();
+}
+
+/// The parts of a line, each with its attributes.
+type Line = Vec<(Attributes, String)>;
+
+/// Returns a line with one set of attributes, cut to the width of the screen.
+fn line(attributes: &[Attribute], text: &str, width: usize) -> Line {
+    vec![(attributes.into(), text.chars().take(width).collect())]
 }
 
 /// Runs until q, Ctrl-C, SIGINT, SIGTERM or SIGHUP, or for `count` frames.
 pub(super) fn run(mut monitor: Monitor, mut view: View, count: Option<u32>) -> Result<ExitCode, Failure> {
     let failed = |error: io::Error| Failure::lacks(format!("cannot use the terminal: {error}; use --batch"));
     let stop = signals::stop_flag(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
-    let mut screen = Screen(ratatui::try_init().map_err(failed)?);
+    let mut screen = Screen::open().map_err(failed)?;
     let mut frame = Frame::default();
     let mut last = Instant::now();
     let mut frames = 0;
@@ -55,7 +99,8 @@ pub(super) fn run(mut monitor: Monitor, mut view: View, count: Option<u32>) -> R
             redraw = true;
         }
         if redraw {
-            screen.0.draw(|area| draw(area, &frame, &mut view)).map_err(failed)?;
+            let (columns, rows) = size().map_err(failed)?;
+            screen.draw(&lines(&frame, &mut view, columns.into(), rows.into())).map_err(failed)?;
             redraw = false;
         }
         let left = if view.paused {
@@ -98,22 +143,21 @@ fn translate(key: KeyEvent) -> Option<Key> {
     })
 }
 
-fn draw(area: &mut ratatui::Frame<'_>, frame: &Frame, view: &mut View) {
-    let whole = area.area();
-    let (width, height) = (usize::from(whole.width), usize::from(whole.height));
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    let reversed = Style::new().add_modifier(Modifier::REVERSED);
+/// Lays out a screen of `height` lines with at most `width` columns.
+fn lines(frame: &Frame, view: &mut View, width: usize, height: usize) -> Vec<Line> {
     let columns = View::columns(width);
 
-    let mut lines = vec![Line::styled(headline(frame, view), bold)];
+    let mut lines = vec![line(&[Attribute::Bold], &headline(frame, view), width)];
     let notes = frame.notes.iter().map(|note| format!("note: {note}"));
-    lines.extend(frame.datapaths.iter().cloned().chain(notes).take(MAX_REMARKS).map(Line::raw));
+    let remarks = frame.datapaths.iter().cloned().chain(notes).take(MAX_REMARKS);
+    lines.extend(remarks.map(|remark| line(&[], &remark, width)));
     let title = |(column, width): &(_, usize)| {
-        let style = if *column == view.sort { reversed.add_modifier(Modifier::BOLD) } else { reversed };
-        let marked = if *column == view.sort { bold.add_modifier(Modifier::UNDERLINED) } else { style };
-        [Span::styled(pad_cell(*column, *width, column.title()), marked), Span::styled(" ", reversed)]
+        let sorted: &[Attribute] = &[Attribute::Bold, Attribute::Underlined];
+        let attributes = if *column == view.sort { sorted } else { &[Attribute::Reverse] };
+        let title = pad_cell(*column, *width, column.title());
+        [(attributes.into(), title), ((&[Attribute::Reverse][..]).into(), " ".to_owned())]
     };
-    lines.push(Line::from(columns.iter().flat_map(title).collect::<Vec<_>>()));
+    lines.push(columns.iter().flat_map(title).collect());
 
     let rows = view.rows(frame);
     let visible = height.saturating_sub(lines.len() + 1);
@@ -121,13 +165,12 @@ fn draw(area: &mut ratatui::Frame<'_>, frame: &Frame, view: &mut View) {
     for row in rows.iter().skip(view.scrolled).take(visible) {
         let cells: Vec<String> =
             columns.iter().map(|(column, width)| pad_cell(*column, *width, &column.text(row))).collect();
-        lines.push(Line::raw(cells.join(" ")));
+        lines.push(line(&[], &cells.join(" "), width));
     }
     let hidden = rows.len().saturating_sub(view.scrolled + visible);
-    let below = last_line(view, hidden);
-    area.render_widget(Text::from(lines), Rect { height: whole.height.saturating_sub(1), ..whole });
-    let bottom = Rect { y: whole.y + whole.height.saturating_sub(1), height: whole.height.min(1), ..whole };
-    area.render_widget(Line::styled(below, bold), bottom);
+    lines.resize(height.saturating_sub(1), Line::new());
+    lines.push(line(&[Attribute::Bold], &last_line(view, hidden), width));
+    lines
 }
 
 /// Formats the last line: the keys, or the filter while it is edited.
