@@ -91,15 +91,37 @@ impl Edit for ChannelsEdit {
 
     fn joined_to(&self, first: &Step) -> Option<Step> {
         let first = edit_of::<Self>(first)?;
-        let before = ChannelCounts {
-            rx: first.before.rx.or(self.before.rx),
-            tx: first.before.tx.or(self.before.tx),
-            combined: first.before.combined.or(self.before.combined),
+        let joined = |kept: ChannelCounts, added: ChannelCounts| ChannelCounts {
+            rx: kept.rx.or(added.rx),
+            tx: kept.tx.or(added.tx),
+            combined: kept.combined.or(added.combined),
         };
-        Some(Self { before, after: self.after, ..first.clone() }.into())
+        let before = joined(first.before, self.before);
+        let after = joined(self.after, first.after);
+        Some(Self { before, after, ..first.clone() }.into())
     }
 
     fn is_nothing(&self) -> bool {
         self.before == self.after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edits_of_different_kinds_are_both_kept() {
+        let device = DeviceId { name: "eth0".into(), ifindex: 2 };
+        let edit =
+            |before, after| ChannelsEdit { device: device.clone(), before, after, saved: SavedQueues::default() };
+        let rx = |count| ChannelCounts { rx: Some(count), ..ChannelCounts::default() };
+        let tx = |count| ChannelCounts { tx: Some(count), ..ChannelCounts::default() };
+        let both = |rx, tx| ChannelCounts { rx: Some(rx), tx: Some(tx), combined: None };
+
+        let joined = edit(tx(4), tx(2)).joined_to(&edit(rx(4), rx(1)).into());
+        assert_eq!(joined, Some(edit(both(4, 4), both(1, 2)).into()));
+        let again = edit(rx(1), rx(3)).joined_to(&joined.expect("a step"));
+        assert_eq!(again, Some(edit(both(4, 4), both(3, 2)).into()));
     }
 }
