@@ -23,7 +23,7 @@ const LINK_TYPE: u32 = 1;
 
 /// A pcap file for the frames of any number of queue pairs. Clones are handles of the same file.
 ///
-/// The format is the one of `draft-ietf-opsawg-pcap`, in the byte order of this machine.
+/// The format is the one of `draft-ietf-opsawg-pcap`, in network byte order.
 #[derive(Clone)]
 pub struct Recording {
     name: String,
@@ -45,10 +45,10 @@ impl Recording {
     /// When the header cannot be written.
     pub fn new(name: &str, writer: Box<dyn Write + Send>) -> io::Result<Self> {
         let mut writer = BufWriter::new(writer);
-        writer.write_all(&MAGIC.to_ne_bytes())?;
-        writer.write_all(VERSION.map(u16::to_ne_bytes).as_flattened())?;
+        writer.write_all(&MAGIC.to_be_bytes())?;
+        writer.write_all(VERSION.map(u16::to_be_bytes).as_flattened())?;
         // Two reserved fields.
-        writer.write_all([0, 0, SNAP_LENGTH, LINK_TYPE].map(u32::to_ne_bytes).as_flattened())?;
+        writer.write_all([0, 0, SNAP_LENGTH, LINK_TYPE].map(u32::to_be_bytes).as_flattened())?;
         Ok(Self { name: name.to_owned(), writer: Arc::new(Mutex::new(writer)) })
     }
 
@@ -66,7 +66,7 @@ impl Recording {
             // The captured length and the length on the wire are the same.
             let length = frame.len() as u32;
             let header = [at.as_secs() as u32, at.subsec_nanos(), length, length];
-            writer.write_all(header.map(u32::to_ne_bytes).as_flattened())?;
+            writer.write_all(header.map(u32::to_be_bytes).as_flattened())?;
             writer.write_all(frame)?;
         }
         Ok(())

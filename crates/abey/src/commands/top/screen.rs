@@ -47,11 +47,10 @@ impl Screen {
     fn draw(&mut self, lines: &[Line]) -> io::Result<()> {
         queue!(self.0, BeginSynchronizedUpdate)?;
         for (row, line) in (0..).zip(lines) {
-            queue!(self.0, MoveTo(0, row))?;
+            queue!(self.0, MoveTo(0, row), Clear(ClearType::CurrentLine))?;
             for (attributes, text) in line {
                 queue!(self.0, SetAttributes(*attributes), Print(text), SetAttribute(Attribute::Reset))?;
             }
-            queue!(self.0, Clear(ClearType::UntilNewLine))?;
         }
         queue!(self.0, EndSynchronizedUpdate)?;
         self.0.flush()
@@ -155,9 +154,10 @@ fn lines(frame: &Frame, view: &mut View, width: usize, height: usize) -> Vec<Lin
         let sorted: &[Attribute] = &[Attribute::Bold, Attribute::Underlined];
         let attributes = if *column == view.sort { sorted } else { &[Attribute::Reverse] };
         let title = pad_cell(*column, *width, column.title());
-        [(attributes.into(), title), ((&[Attribute::Reverse][..]).into(), " ".to_owned())]
+        [((&[Attribute::Reverse][..]).into(), " ".to_owned()), (attributes.into(), title)]
     };
-    lines.push(columns.iter().flat_map(title).collect());
+    // A space between the titles, none before the first.
+    lines.push(columns.iter().flat_map(title).skip(1).collect());
 
     let rows = view.rows(frame);
     let visible = height.saturating_sub(lines.len() + 1);
