@@ -81,6 +81,18 @@ pub enum CongestionControl {
     Reno,
 }
 
+/// Use of explicit congestion notification (RFC 3168), as the kernel's `net.ipv4.tcp_ecn`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EcnMode {
+    /// Never.
+    Off,
+    /// Connections whose peer asks for it.
+    #[default]
+    Passive,
+    /// Also asks for it in connections that this host opens.
+    Active,
+}
+
 /// Keep-alive probes of an idle connection (RFC 9293, section 3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
@@ -117,6 +129,8 @@ pub struct Settings {
     pub offloads: Offloads,
     /// Congestion control of new connections.
     pub congestion_control: CongestionControl,
+    /// Use of explicit congestion notification.
+    pub ecn: EcnMode,
     /// Whether to offer and accept SACK (RFC 2018). Without it NewReno finds one loss a round trip.
     pub sack: bool,
     /// Whether to offer and accept timestamps (RFC 7323). Without them there is no PAWS, and SYN cookies lose the
@@ -173,6 +187,7 @@ impl Default for Settings {
             resolution: Resolution::Internal,
             offloads: Offloads::default(),
             congestion_control: CongestionControl::Cubic,
+            ecn: EcnMode::Passive,
             sack: true,
             timestamps: true,
             receive_buffer: 128 << 10,

@@ -2,6 +2,8 @@
 //!
 //! Every dropped frame is counted under the reason, so that the counters show why a packet got lost.
 
+use crate::ecn::Codepoint;
+
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $field:ident = $name:literal,)+) => {
         /// Counters of one shard since its creation.
@@ -50,6 +52,14 @@ counters! {
     ip_in_unknown_protocols = "IpInUnknownProtos",
     /// Fragments, which are dropped because there is no reassembly.
     ip_reassembly_failures = "IpReasmFails",
+    /// IP packets received with the ECN codepoint Not-ECT.
+    ip_in_not_ect = "IpExtInNoECTPkts",
+    /// IP packets received with the ECN codepoint ECT(1).
+    ip_in_ect1 = "IpExtInECT1Pkts",
+    /// IP packets received with the ECN codepoint ECT(0).
+    ip_in_ect0 = "IpExtInECT0Pkts",
+    /// IP packets received with the ECN codepoint CE: a router on the path is congested.
+    ip_in_ce = "IpExtInCEPkts",
     /// IP packets sent.
     ip_out_requests = "IpOutRequests",
     /// IP packets dropped because there is no route to their destination.
@@ -166,10 +176,28 @@ counters! {
     tcp_time_wait_overflows = "TcpExtTCPTimeWaitOverflow",
     /// Loss recoveries undone because nothing had been lost (RFC 3522, RFC 4015).
     tcp_undone = "TcpExtTCPFullUndo",
+    /// Connections whose sides agreed on ECN (RFC 3168).
+    tcp_ecn_connections = "TcpEcnConnections",
+    /// SYNs retransmitted without the request for ECN, because the first one was not answered.
+    tcp_ecn_fallbacks = "TcpEcnFallbacks",
+    /// Reductions of the congestion window because the peer reported CE.
+    tcp_ecn_reductions = "TcpEcnReductions",
     /// ICMP messages that lowered the path MTU of a connection.
     tcp_path_mtu_lowered = "TcpExtTCPMTUPLowered",
     /// Frames dropped because the queue of control frames was full.
     control_queue_drops = "ControlQueueDrops",
+}
+
+impl Counters {
+    /// Counts a received IP packet by its ECN field.
+    pub(crate) const fn count_ecn(&mut self, ecn: Codepoint) {
+        *match ecn {
+            Codepoint::NotEct => &mut self.ip_in_not_ect,
+            Codepoint::Ect1 => &mut self.ip_in_ect1,
+            Codepoint::Ect0 => &mut self.ip_in_ect0,
+            Codepoint::Ce => &mut self.ip_in_ce,
+        } += 1;
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Generic receive offload: merges consecutive segments of one burst.
 //!
 //! A burst is the frames of one call. Segments of a flow are merged if they are consecutive, carry data and differ
-//! only in sequence number, PSH and payload. The connection is then looked up once and decides once whether to
+//! only in sequence number, PSH and payload. In particular, their ECN fields are equal. The connection is then looked up once and decides once whether to
 //! acknowledge. Payloads are not copied; a run holds references to them. Segments of one flow stay in order: a
 //! segment that cannot be merged closes the run before it. A few runs are open at a time, since a burst usually has
 //! few flows.
@@ -68,8 +68,10 @@ impl<'a> Run<'a> {
     /// Returns whether `next` can be merged into this run.
     fn can_merge(&self, next: &Self) -> bool {
         let (mine, other) = (&self.header, &next.header);
-        mine.flags.without(Flags::PSH) == Flags::ACK
-            && other.flags.without(Flags::PSH) == Flags::ACK
+        let flags = other.flags.without(Flags::PSH);
+        mine.flags.without(Flags::PSH) == flags
+            && flags.without(Flags::ECE) == Flags::ACK
+            && other.ecn == mine.ecn
             && next.payload.len > 0
             && other.seq == mine.seq.plus(self.payload.len as u32)
             && other.ack == mine.ack
@@ -126,7 +128,7 @@ impl<'a> Gro<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tcp::seq::Seq;
+    use crate::{ecn::Codepoint, tcp::seq::Seq};
 
     fn segment(port: u16, seq: u32, flags: Flags, bytes: &[u8]) -> Run<'_> {
         let flow = Flow {
@@ -137,6 +139,11 @@ mod tests {
         };
         let header = Header { seq: Seq(seq), flags, ..Header::default() };
         Run { flow, header, payload: Payload::single(bytes) }
+    }
+
+    fn marked(mut run: Run<'_>) -> Run<'_> {
+        run.header.ecn = Codepoint::Ce;
+        run
     }
 
     fn bytes(run: &Run<'_>, skip: usize, len: usize) -> Vec<u8> {
@@ -165,6 +172,9 @@ mod tests {
             segment(1, 9, Flags::ACK, b"gap"),
             segment(1, 3, Flags::ACK.with(Flags::FIN), b"fin"),
             segment(1, 3, Flags::ACK, b""),
+            segment(1, 3, Flags::ACK.with(Flags::ECE), b"echo"),
+            segment(1, 3, Flags::ACK.with(Flags::CWR), b"reduced"),
+            marked(segment(1, 3, Flags::ACK, b"marked")),
         ] {
             let mut gro = Gro::default();
             gro.push(segment(1, 0, Flags::ACK, b"abc"));

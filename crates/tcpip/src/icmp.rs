@@ -195,6 +195,7 @@ mod tests {
     fn packet<'a>(source: &str, destination: &str, payload: &'a [u8]) -> Packet<'a> {
         let source: IpAddr = source.parse().unwrap();
         Packet {
+            ecn: crate::ecn::Codepoint::NotEct,
             source,
             destination: destination.parse().unwrap(),
             protocol: protocol(source),
@@ -214,8 +215,8 @@ mod tests {
                 destination_mac: [2; 6],
             };
             let mut frame = vec![0; 14 + header + 8];
-            crate::packet::emit_headers(&mut frame, &route, IpProtocol::Tcp, 64)
-                .copy_from_slice(&[0, 80, 0, 90, 0, 0, 1, 0]);
+            let fields = crate::packet::IpFields { protocol: IpProtocol::Tcp, hop_limit: 64, traffic_class: 0 };
+            crate::packet::emit_headers(&mut frame, &route, fields).copy_from_slice(&[0, 80, 0, 90, 0, 0, 1, 0]);
             let mut quoted = packet(source, destination, &[]);
             quoted.whole = &frame[14..];
             let body = unreachable_body(&quoted);

@@ -62,6 +62,7 @@
 mod config;
 mod counters;
 mod demux;
+mod ecn;
 mod error;
 mod event;
 mod flow;
@@ -80,7 +81,8 @@ mod udp;
 mod wheel;
 
 pub use config::{
-    Config, ConfigError, CongestionControl, Keepalive, MAXIMUM_MTU, MINIMUM_MTU, Offloads, Resolution, Settings,
+    Config, ConfigError, CongestionControl, EcnMode, Keepalive, MAXIMUM_MTU, MINIMUM_MTU, Offloads, Resolution,
+    Settings,
 };
 pub use counters::Counters;
 pub use error::{IoError, OpenError, SocketError};

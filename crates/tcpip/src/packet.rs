@@ -10,6 +10,8 @@ use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6ExtHeader, Ipv6Packet, checksum,
 };
 
+use crate::ecn::Codepoint;
+
 /// Length of an Ethernet header in bytes.
 pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
 /// Maximum number of IPv6 extension headers.
@@ -76,6 +78,7 @@ pub(crate) struct Packet<'a> {
     pub destination: IpAddr,
     pub protocol: IpProtocol,
     pub hop_limit: u8,
+    pub ecn: Codepoint,
     pub payload: &'a [u8],
     /// The packet from its IP header on, which ICMP errors quote.
     pub whole: &'a [u8],
@@ -106,6 +109,7 @@ pub(crate) fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Fault> {
         destination: IpAddr::V4(packet.dst_addr()),
         protocol: packet.next_header(),
         hop_limit: packet.hop_limit(),
+        ecn: Codepoint::of(packet.ecn()),
         payload: packet.payload(),
         whole: &bytes[..usize::from(packet.total_len())],
     })
@@ -134,6 +138,7 @@ pub(crate) fn parse_v6(bytes: &[u8]) -> Result<Packet<'_>, Fault> {
         destination: IpAddr::V6(packet.dst_addr()),
         protocol,
         hop_limit: packet.hop_limit(),
+        ecn: Codepoint::of(packet.traffic_class()),
         payload,
         whole: &bytes[..packet.total_len()],
     })
@@ -146,6 +151,15 @@ pub(crate) struct Route {
     pub destination: IpAddr,
     pub source_mac: MacAddr,
     pub destination_mac: MacAddr,
+}
+
+/// Fields of an IP header beside the addresses and the length.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IpFields {
+    pub protocol: IpProtocol,
+    pub hop_limit: u8,
+    /// IPv4's type of service: DSCP in the upper six bits, the ECN field in the lower two (RFC 2474, RFC 3168).
+    pub traffic_class: u8,
 }
 
 /// Returns the length of a frame with `payload` bytes after the IP header.
@@ -162,12 +176,8 @@ pub(crate) fn emit_ethernet(frame: &mut [u8], source: MacAddr, destination: MacA
 }
 
 /// Writes Ethernet and IP headers into `frame`, whose length must be exact. Returns the part for the payload.
-pub(crate) fn emit_headers<'a>(
-    frame: &'a mut [u8],
-    route: &Route,
-    protocol: IpProtocol,
-    hop_limit: u8,
-) -> &'a mut [u8] {
+pub(crate) fn emit_headers<'a>(frame: &'a mut [u8], route: &Route, fields: IpFields) -> &'a mut [u8] {
+    let IpFields { protocol, hop_limit, traffic_class } = fields;
     let version = if route.source.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
     emit_ethernet(frame, route.source_mac, route.destination_mac, version);
     let bytes = &mut frame[ETHERNET_HEADER_LEN..];
@@ -177,8 +187,8 @@ pub(crate) fn emit_headers<'a>(
             let mut packet = Ipv4Packet::new_unchecked(&mut *bytes);
             packet.set_version(4);
             packet.set_header_len(20);
-            packet.set_dscp(0);
-            packet.set_ecn(0);
+            packet.set_dscp(traffic_class >> 2);
+            packet.set_ecn(traffic_class & 3);
             packet.set_total_len(len as u16);
             // Atomic datagrams need no identification (RFC 6864).
             packet.set_ident(0);
@@ -195,7 +205,7 @@ pub(crate) fn emit_headers<'a>(
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             let mut packet = Ipv6Packet::new_unchecked(&mut *bytes);
             packet.set_version(6);
-            packet.set_traffic_class(0);
+            packet.set_traffic_class(traffic_class);
             packet.set_flow_label(0);
             packet.set_payload_len((len - 40) as u16);
             packet.set_next_header(protocol);
@@ -220,7 +230,8 @@ mod tests {
             destination_mac: [4; 6],
         };
         let mut frame = vec![0xee; frame_len(route.destination, payload.len())];
-        emit_headers(&mut frame, &route, IpProtocol::Udp, HOP_LIMIT).copy_from_slice(payload);
+        let fields = IpFields { protocol: IpProtocol::Udp, hop_limit: HOP_LIMIT, traffic_class: 0xb9 };
+        emit_headers(&mut frame, &route, fields).copy_from_slice(payload);
         frame
     }
 
@@ -229,8 +240,11 @@ mod tests {
         let v4 = frame("10.0.0.1", "10.0.0.2", b"payload");
         let packet = parse_v4(&v4[ETHERNET_HEADER_LEN..]).unwrap();
         assert_eq!((packet.payload, packet.protocol), (&b"payload"[..], IpProtocol::Udp));
+        assert_eq!((v4[ETHERNET_HEADER_LEN + 1], packet.ecn), (0xb9, Codepoint::Ect1));
         let v6 = frame("fd00::1", "fd00::2", b"payload");
-        assert_eq!(parse_v6(&v6[ETHERNET_HEADER_LEN..]).unwrap().payload, b"payload");
+        let packet = parse_v6(&v6[ETHERNET_HEADER_LEN..]).unwrap();
+        assert_eq!((packet.payload, packet.ecn), (&b"payload"[..], Codepoint::Ect1));
+        assert_eq!(v6[ETHERNET_HEADER_LEN..ETHERNET_HEADER_LEN + 2], [0x6b, 0x90]);
     }
 
     #[test]

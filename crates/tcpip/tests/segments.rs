@@ -1,6 +1,7 @@
 //! TCP connections segment by segment: setup, close, and resistance to spoofed segments and floods.
 
 mod common;
+mod ecn;
 
 use abey_tcpip::{IoError, Readiness, Shutdown, SocketError};
 use common::{

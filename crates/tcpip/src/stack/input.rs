@@ -17,7 +17,10 @@ use crate::{
     gro::{Gro, Payload, Run},
     icmp::{self, ErrorKind, IcmpError, IcmpMessage},
     packet::{ETHERNET_HEADER_LEN, Fault, MacAddr, Packet, parse_v4, parse_v6},
-    tcp::{connection::State, segment},
+    tcp::{
+        connection::State,
+        segment::{self, Header},
+    },
     time::Instant,
     udp,
 };
@@ -91,7 +94,10 @@ impl Stack {
         };
         self.counters.ip_in_receives += 1;
         match packet {
-            Ok(packet) => self.receive_packet(now, &packet, from, to.is_multicast()),
+            Ok(packet) => {
+                self.counters.count_ecn(packet.ecn);
+                self.receive_packet(now, &packet, from, to.is_multicast())
+            }
             Err(fault) => {
                 *match fault {
                     Fault::Header => &mut self.counters.ip_in_header_errors,
@@ -169,7 +175,7 @@ impl Stack {
                     local_port: parsed.destination_port,
                     remote_port: parsed.source_port,
                 },
-                header: parsed.header,
+                header: Header { ecn: packet.ecn, ..parsed.header },
                 payload: Payload::single(parsed.payload),
             }),
             Err(segment::Malformed::Header) => {
@@ -218,8 +224,13 @@ impl Stack {
         }
         self.counters.icmp_out_messages += 1;
         let (source, destination) = (about.destination, about.source);
-        let outline =
-            IpHeader { source, destination, protocol: icmp::protocol(source), payload: icmp::message_len(body) };
+        let outline = IpHeader {
+            source,
+            destination,
+            protocol: icmp::protocol(source),
+            traffic_class: 0,
+            payload: icmp::message_len(body),
+        };
         self.link.send(now, outline, &mut self.counters, |buffer| {
             icmp::emit(buffer, reply, body, source, destination);
         });

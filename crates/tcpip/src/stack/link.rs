@@ -14,7 +14,7 @@ use crate::{
     icmp,
     neighbor::NeighborCache,
     packet::{
-        ChecksumToFill, Checksums, ETHERNET_HEADER_LEN, FrameInfo, HOP_LIMIT, MacAddr, Route, emit_ethernet,
+        ChecksumToFill, Checksums, ETHERNET_HEADER_LEN, FrameInfo, HOP_LIMIT, IpFields, MacAddr, Route, emit_ethernet,
         emit_headers, frame_len,
     },
     tcp,
@@ -41,6 +41,8 @@ pub(super) struct IpHeader {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub protocol: IpProtocol,
+    /// DSCP and ECN field.
+    pub traffic_class: u8,
     pub payload: usize,
 }
 
@@ -63,7 +65,7 @@ impl Link {
         counters: &mut Counters,
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<usize> {
-        let IpHeader { source, destination, protocol, payload } = outline;
+        let IpHeader { source, destination, protocol, traffic_class, payload } = outline;
         let Some((hop, known)) = self.resolve(now, destination) else {
             counters.ip_out_no_routes += 1;
             return None;
@@ -75,7 +77,7 @@ impl Link {
             source_mac: self.config.settings().mac,
             destination_mac: known.unwrap_or_default(),
         };
-        fill(emit_headers(frame, &route, protocol, HOP_LIMIT));
+        fill(emit_headers(frame, &route, IpFields { protocol, hop_limit: HOP_LIMIT, traffic_class }));
         counters.ip_out_requests += 1;
         if known.is_none() {
             self.neighbors.queue_frame(now, hop, frame.to_vec(), counters);
@@ -222,7 +224,8 @@ impl Link {
     fn ndisc(&self, repr: &NdiscRepr<'_>, source: IpAddr, destination: IpAddr, mac: MacAddr) -> Vec<u8> {
         let mut frame = vec![0; frame_len(destination, repr.buffer_len())];
         let route = Route { source, destination, source_mac: self.config.settings().mac, destination_mac: mac };
-        let payload = emit_headers(&mut frame, &route, IpProtocol::Icmpv6, ON_LINK);
+        let fields = IpFields { protocol: IpProtocol::Icmpv6, hop_limit: ON_LINK, traffic_class: 0 };
+        let payload = emit_headers(&mut frame, &route, fields);
         if let (IpAddr::V6(source), IpAddr::V6(destination)) = (source, destination) {
             let mut packet = Icmpv6Packet::new_unchecked(payload);
             let checksums = smoltcp::phy::ChecksumCapabilities::default();

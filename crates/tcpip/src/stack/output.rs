@@ -218,6 +218,7 @@ fn write_segment(
         source: flow.local,
         destination: flow.remote,
         protocol: IpProtocol::Tcp,
+        traffic_class: outgoing.header.ecn.bits(),
         payload: outgoing.header.len() + outgoing.len,
     };
     let checksums = link.checksums();
@@ -241,6 +242,7 @@ fn write_datagram(
         source: addresses.0,
         destination: addresses.1,
         protocol: IpProtocol::Udp,
+        traffic_class: 0,
         payload: udp::HEADER_LEN + datagram.payload.len(),
     };
     let checksums = link.checksums();

@@ -12,6 +12,7 @@ use crate::{
     tcp::{
         connection::{Connection, Owner},
         cookies,
+        ecn::Ecn,
         handshake::InitialParameters,
         isn,
         keepalive::KeepaliveTimer,
@@ -133,7 +134,7 @@ impl Stack {
             // This SYN may be a retransmission whose first copy was answered with a cookie. Both answers must be the
             // same.
             start.initial = self.cookies.make(now, flow, syn.seq, syn.options.mss.unwrap_or(536));
-            syn.options = cookies::encodable_options(&syn.options, self.config().settings().timestamps);
+            syn = cookies::encodable_syn(&syn, self.config().settings().timestamps);
         }
         let connection = Connection::passive(self.config().settings(), *flow, start, id, &syn, now);
         self.insert_accepted(now, id, connection);
@@ -154,15 +155,20 @@ impl Stack {
     fn send_cookie(&mut self, now: Instant, flow: &Flow, syn: &Header) {
         let settings = self.config().settings();
         let own_mss = (settings.mtu - flow.ip_header() - HEADER_LEN) as u16;
-        let options = cookies::encodable_options(&syn.options, settings.timestamps);
+        let syn = cookies::encodable_syn(syn, settings.timestamps);
+        let (options, ecn) = (syn.options, Ecn::passive(settings.ecn, &syn));
         let timestamp = options.timestamp.map(|timestamp| Timestamp {
-            value: cookies::encode_options(isn::timestamp(now, self.numbers.timestamp_offset(flow)), &options),
+            value: cookies::encode_options(
+                isn::timestamp(now, self.numbers.timestamp_offset(flow)),
+                &options,
+                ecn.is_agreed(),
+            ),
             echo: timestamp.value,
         });
         let header = Header {
             seq: self.cookies.make(now, flow, syn.seq, syn.options.mss.unwrap_or(536)),
             ack: syn.seq.plus(1),
-            flags: Flags::SYN.with(Flags::ACK),
+            flags: Flags::SYN.with(Flags::ACK).with(ecn.syn_flags(true)),
             window: settings.receive_buffer.min(0xffff) as u16,
             options: Options {
                 mss: Some(own_mss),
@@ -171,6 +177,7 @@ impl Stack {
                 timestamp,
                 ..Options::default()
             },
+            ..Header::default()
         };
         self.counters.tcp_syncookies_sent += 1;
         self.send_header(now, flow, &header);
@@ -230,8 +237,13 @@ impl Stack {
     pub(super) fn send_header(&mut self, now: Instant, flow: &Flow, header: &Header) {
         self.counters.tcp_out_segments += 1;
         self.counters.tcp_out_resets += u64::from(header.has(Flags::RST));
-        let outline =
-            IpHeader { source: flow.local, destination: flow.remote, protocol: IpProtocol::Tcp, payload: header.len() };
+        let outline = IpHeader {
+            source: flow.local,
+            destination: flow.remote,
+            protocol: IpProtocol::Tcp,
+            traffic_class: header.ecn.bits(),
+            payload: header.len(),
+        };
         let checksums = self.link.checksums();
         self.link.send(now, outline, &mut self.counters, |buffer| {
             let ports = (flow.local_port, flow.remote_port);

@@ -88,14 +88,20 @@ impl Connection {
         if summary.bytes > 0 {
             self.undo_if_spurious(cx, header, summary.bytes);
         }
+        let congested = self.ecn.receive_ack(header, self.send_buffer.una);
         let delivered = (summary.bytes + self.scoreboard.sacked()).saturating_sub(sacked);
         let lost = self.find_losses(cx, header, summary, is_duplicate, outstanding);
+        if congested && self.recovery.is_open() {
+            cx.counters.tcp_ecn_reductions += 1;
+            self.congestion.marked(outstanding, self.mss());
+            self.ecn.reduced(self.send_buffer.nxt);
+        }
         if self.sack && matches!(self.recovery, Recovery::Fast { .. }) {
             let (in_flight, ssthresh, mss) = (self.in_flight(), self.congestion.ssthresh(), self.mss());
             let quota = self.prr.acknowledged(delivered, in_flight, ssthresh, mss, summary.bytes > 0 && !lost);
             self.congestion.set_in_recovery(in_flight, quota);
         }
-        if summary.bytes > 0 && !matches!(recovering, Recovery::Fast { .. }) {
+        if summary.bytes > 0 && !matches!(recovering, Recovery::Fast { .. }) && !self.ecn.has_echo(header) {
             let rtt = self.rtt.srtt().unwrap_or(0);
             let mss = self.mss();
             self.congestion.acknowledged(cx.now, summary.bytes, in_flight, mss, rtt);
@@ -196,7 +202,7 @@ impl Connection {
         if self.rack.probe_acknowledged(header.ack, summary.duplicate, bare) == ProbeResult::Repaired {
             cx.counters.tcp_loss_probe_recoveries += 1;
             if self.recovery.is_open() {
-                self.congestion.loss(outstanding, self.mss());
+                self.reduce_window(outstanding);
             }
         }
         if !self.sack {
@@ -243,13 +249,20 @@ impl Connection {
     }
 
     fn enter_recovery(&mut self, outstanding: u32) {
-        let mss = self.mss();
         self.save_for_undo(false);
-        self.congestion.loss(outstanding, mss);
+        self.reduce_window(outstanding);
         self.recovery = Recovery::Fast { point: self.send_buffer.nxt };
         self.prr = Prr::new(self.scoreboard.outstanding() - self.scoreboard.sacked());
         self.recovery_begins = true;
         self.reno.set_recovery_point(self.send_buffer.nxt);
+    }
+
+    /// Reduces the congestion window after a loss, unless an ECN mark has reduced it for this window of data.
+    fn reduce_window(&mut self, outstanding: u32) {
+        if !self.ecn.is_reduced(self.send_buffer.una) {
+            self.congestion.loss(outstanding, self.mss());
+        }
+        self.ecn.reduced(self.send_buffer.nxt);
     }
 
     /// Saves the state at the start of a recovery.

@@ -79,8 +79,16 @@ impl Congestion {
 
     /// Reduces the window after a loss. Called once per recovery.
     pub(crate) fn loss(&mut self, in_flight: u32, mss: u32) {
-        self.ssthresh = self.decrease(in_flight, mss);
+        self.ssthresh = self.decrease(in_flight).max(2 * mss);
         self.window = self.ssthresh;
+        self.fraction = 0;
+    }
+
+    /// Reduces the window after an ECN mark, to one segment at least (RFC 9438, 4.6). Called once per window of data.
+    pub(crate) fn marked(&mut self, in_flight: u32, mss: u32) {
+        let window = self.decrease(in_flight);
+        self.ssthresh = window.max(2 * mss);
+        self.window = window.max(mss);
         self.fraction = 0;
     }
 
@@ -105,7 +113,7 @@ impl Congestion {
     /// recovery.
     pub(crate) fn timeout(&mut self, in_flight: u32, mss: u32, first: bool) {
         if first {
-            self.ssthresh = self.decrease(in_flight, mss);
+            self.ssthresh = self.decrease(in_flight).max(2 * mss);
         }
         self.window = mss;
         self.fraction = 0;
@@ -119,13 +127,12 @@ impl Congestion {
         }
     }
 
-    fn decrease(&mut self, in_flight: u32, mss: u32) -> u32 {
+    fn decrease(&mut self, in_flight: u32) -> u32 {
         match &mut self.algorithm {
             Algorithm::Reno => in_flight / 2,
             // RFC 9438, 4.6: reduce the window, or the bytes in flight if the application did not fill it.
             Algorithm::Cubic(cubic) => cubic.decrease(self.window.min(in_flight.max(self.window / 2))),
         }
-        .max(2 * mss)
     }
 }
 
@@ -165,6 +172,17 @@ mod tests {
             window.acknowledged(Instant(0), MSS, 20 * MSS, MSS, MILLISECOND);
         }
         assert!(window.window().abs_diff(21 * MSS) <= 2 * 20, "{}", window.window());
+    }
+
+    #[test]
+    fn a_mark_reduces_to_one_segment_at_least() {
+        let mut window = congestion(CongestionControl::Reno);
+        window.marked(40 * MSS, MSS);
+        assert_eq!((window.window(), window.ssthresh()), (20 * MSS, 20 * MSS));
+        window.marked(2 * MSS, MSS);
+        assert_eq!((window.window(), window.ssthresh()), (MSS, 2 * MSS));
+        window.marked(MSS, MSS);
+        assert_eq!((window.window(), window.ssthresh()), (MSS, 2 * MSS));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! | acknowledgements to the peer | `ack` | RFC 9293 3.8.6.3, 5681 4.2 |
 //! | acknowledgements from the peer | `acknowledge`, `scoreboard`, `rack`, `newreno`, `undo` | RFC 6675, 8985, 6582, 4015 |
 //! | congestion window | `congestion`, `cubic`, `prr` | RFC 5681, 6928, 9438, 9937 |
+//! | explicit congestion notification | `ecn` | RFC 3168, 8311 |
 //! | output and send window | `send`, `send_buffer` | RFC 9293 3.7.4, 3.8.6.2 |
 //! | timers | `timeout`, `timer`, `rtt`, `keepalive` | RFC 6298, 8985, 9293 3.8.4 |
 //! | TIME-WAIT | `time_wait` | RFC 9293 3.6, 1337, 6191 |
@@ -18,6 +19,7 @@
 use super::{
     ack::AckPolicy,
     congestion::Congestion,
+    ecn::Ecn,
     keepalive::KeepaliveTimer,
     newreno::{NewReno, Recovery},
     prr::Prr,
@@ -125,6 +127,7 @@ pub(crate) struct Connection {
     pub congestion: Congestion,
     pub recovery: Recovery,
     pub prr: Prr,
+    pub ecn: Ecn,
     pub undo: Option<Box<Undo>>,
     /// The first retransmission of a recovery ignores the congestion window (RFC 6675, 5, step 4.3).
     pub recovery_begins: bool,
@@ -180,6 +183,7 @@ impl Connection {
             congestion: Congestion::new(settings.congestion_control, own_mss),
             recovery: Recovery::Open,
             prr: Prr::default(),
+            ecn: Ecn::active(settings.ecn),
             undo: None,
             recovery_begins: false,
             reno: NewReno::default(),

@@ -9,10 +9,14 @@
 //! | 4..2 | index of the peer's MSS among eight sizes, rounded down |
 //! | 1..0 | period of 64 s in which it was made; valid in this period and the next |
 //!
-//! If the peer uses timestamps, the low six bits of the SYN-ACK's timestamp encode its window scale and whether it
-//! permits SACK, and its echo returns them. Without timestamps neither option is used.
+//! If the peer uses timestamps, the low six bits of the SYN-ACK's timestamp encode its window scale, whether it permits
+//! SACK, and whether both use ECN, and its echo returns them. Without timestamps none of them is used.
 
-use super::{options::Options, seq::Seq};
+use super::{
+    options::Options,
+    segment::{Flags, Header},
+    seq::Seq,
+};
 use crate::{
     flow::{Flow, Secret},
     time::{Instant, SECOND},
@@ -24,16 +28,18 @@ const SIZES: [u16; 8] = [216, 536, 1220, 1360, 1440, 1460, 4312, 8960];
 const TIMESTAMP_BITS: u32 = 6;
 const NO_SCALE: u32 = 15;
 const SACK: u32 = 1 << 4;
+const ECN: u32 = 1 << 5;
 
 /// How long after the last cookie was sent an ACK may carry one, in nanoseconds.
 pub(crate) const LIFETIME: u64 = 128 * SECOND;
 
-/// SYN options that a valid cookie returns.
+/// SYN options and the use of ECN that a valid cookie returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CookieOptions {
     pub mss: u16,
     pub window_scale: Option<u8>,
     pub sack_permitted: bool,
+    pub ecn: bool,
 }
 
 /// Generator and verifier of cookies.
@@ -73,18 +79,22 @@ const fn period(now: Instant) -> u64 {
     now.0 / (64 * SECOND)
 }
 
-/// Returns the SYN options that a cookie can encode: all if timestamps are used, else only the MSS.
-pub(crate) fn encodable_options(options: &Options, timestamps: bool) -> Options {
-    match options.timestamp.filter(|_| timestamps) {
-        Some(_) => *options,
-        None => Options { mss: options.mss, ..Options::default() },
+/// Returns what a cookie can encode of a SYN: all if timestamps are used, else only the MSS.
+pub(crate) fn encodable_syn(syn: &Header, timestamps: bool) -> Header {
+    match syn.options.timestamp.filter(|_| timestamps) {
+        Some(_) => *syn,
+        None => Header {
+            flags: syn.flags.without(Flags::ECE.with(Flags::CWR)),
+            options: Options { mss: syn.options.mss, ..Options::default() },
+            ..*syn
+        },
     }
 }
 
-/// Encodes SYN options in the low bits of a timestamp. The result is never later than `timestamp`.
-pub(crate) fn encode_options(timestamp: u32, options: &Options) -> u32 {
+/// Encodes SYN options and the use of ECN in the low bits of a timestamp. The result is never later than `timestamp`.
+pub(crate) fn encode_options(timestamp: u32, options: &Options, ecn: bool) -> u32 {
     let scale = options.window_scale.map_or(NO_SCALE, u32::from);
-    let bits = scale | if options.sack_permitted { SACK } else { 0 };
+    let bits = scale | if options.sack_permitted { SACK } else { 0 } | if ecn { ECN } else { 0 };
     let mask = (1 << TIMESTAMP_BITS) - 1;
     let hidden = timestamp & !mask | bits;
     if hidden.wrapping_sub(timestamp).cast_signed() > 0 { hidden.wrapping_sub(1 << TIMESTAMP_BITS) } else { hidden }
@@ -92,9 +102,14 @@ pub(crate) fn encode_options(timestamp: u32, options: &Options) -> u32 {
 
 /// Decodes the options that [`encode_options`] encoded. Without an echo there are none.
 pub(crate) fn decode_options(mss: u16, echo: Option<u32>) -> CookieOptions {
-    let Some(echo) = echo else { return CookieOptions { mss, window_scale: None, sack_permitted: false } };
+    let Some(echo) = echo else { return CookieOptions { mss, window_scale: None, sack_permitted: false, ecn: false } };
     let scale = echo & 15;
-    CookieOptions { mss, window_scale: (scale != NO_SCALE).then_some(scale as u8), sack_permitted: echo & SACK != 0 }
+    CookieOptions {
+        mss,
+        window_scale: (scale != NO_SCALE).then_some(scale as u8),
+        sack_permitted: echo & SACK != 0,
+        ecn: echo & ECN != 0,
+    }
 }
 
 #[cfg(test)]
@@ -127,13 +142,15 @@ mod tests {
     #[test]
     fn the_timestamp_encodes_the_options_and_is_never_later() {
         for timestamp in [0_u32, 5, 63, 64, 1_000_000, u32::MAX] {
-            for (window_scale, sack_permitted) in [(None, false), (Some(14), true), (Some(0), true), (Some(7), false)] {
+            for (window_scale, sack_permitted, ecn) in
+                [(None, false, true), (Some(14), true, true), (Some(0), true, false), (Some(7), false, false)]
+            {
                 let options = Options { window_scale, sack_permitted, ..Options::default() };
-                let hidden = encode_options(timestamp, &options);
+                let hidden = encode_options(timestamp, &options, ecn);
                 assert!(timestamp.wrapping_sub(hidden) < 64 + 64);
                 assert_eq!(
                     decode_options(1460, Some(hidden)),
-                    CookieOptions { mss: 1460, window_scale, sack_permitted }
+                    CookieOptions { mss: 1460, window_scale, sack_permitted, ecn }
                 );
             }
         }

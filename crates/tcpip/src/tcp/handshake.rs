@@ -6,6 +6,7 @@
 use super::{
     connection::{Connection, Context, Origin, Owner, State, Timestamps},
     cookies::CookieOptions,
+    ecn::Ecn,
     isn,
     options::Options,
     receive::Reply,
@@ -55,6 +56,7 @@ impl Connection {
         let state = State::SynReceived { origin: Origin::Listener };
         let owner = Owner::HalfOpen(listener);
         let mut connection = Self::new(settings, flow, initial, timestamp_offset, path_mtu, state, owner);
+        connection.ecn = Ecn::passive(settings.ecn, syn);
         connection.apply_syn(settings, syn, now);
         connection
     }
@@ -71,6 +73,7 @@ impl Connection {
     ) -> Self {
         let syn = Header {
             seq: ack.seq.minus(1),
+            flags: Flags::SYN.with(Flags::ECE.with(Flags::CWR).when(cookie_options.ecn)),
             window: ack.window,
             options: Options {
                 mss: Some(cookie_options.mss),
@@ -141,6 +144,7 @@ impl Connection {
         if !header.has(Flags::SYN) {
             return Reply::None;
         }
+        self.ecn.receive_answer(header);
         self.apply_syn(cx.settings, header, cx.now);
         if acks {
             self.acknowledge_syn(cx, header.ack);
@@ -185,6 +189,7 @@ impl Connection {
         if let Some(keepalive_timer) = &mut self.keepalive_timer {
             keepalive_timer.restart(cx.now);
         }
+        cx.counters.tcp_ecn_connections += u64::from(self.ecn.is_agreed());
         self.edges |= Readiness::WRITABLE;
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod congestion;
 pub(crate) mod connection;
 pub(crate) mod cookies;
 pub(crate) mod cubic;
+pub(crate) mod ecn;
 pub(crate) mod handshake;
 pub(crate) mod isn;
 pub(crate) mod keepalive;

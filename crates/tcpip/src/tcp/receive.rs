@@ -91,6 +91,7 @@ impl Connection {
             header.seq = header.seq.plus(1);
             return None;
         }
+        self.ecn.receive_syn_again(header);
         if !self.scoreboard.is_empty() {
             self.scoreboard.mark_lost(0);
         }
@@ -201,6 +202,9 @@ impl Connection {
         } else {
             self.receive_buffer.finish_if_known()
         };
+        if (payload.len() > 0 || header.has(Flags::FIN)) && self.ecn.receive_data(header) {
+            self.ack.ack_now();
+        }
         if finished {
             self.receive_fin();
         }

@@ -11,7 +11,7 @@ use super::{
     options::Options,
     seq::{Seq, SeqRange},
 };
-use crate::packet::Checksums;
+use crate::{ecn::Codepoint, packet::Checksums};
 
 /// Length of a header without options in bytes.
 pub(crate) const HEADER_LEN: usize = 20;
@@ -29,6 +29,9 @@ impl Flags {
     pub(crate) const RST: Self = Self(4);
     pub(crate) const PSH: Self = Self(8);
     pub(crate) const ACK: Self = Self(16);
+    /// ECN echo and congestion window reduced (RFC 3168, section 6.1).
+    pub(crate) const ECE: Self = Self(64);
+    pub(crate) const CWR: Self = Self(128);
 
     pub(crate) const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -55,6 +58,8 @@ pub(crate) struct Header {
     pub flags: Flags,
     pub window: u16,
     pub options: Options,
+    /// ECN field of the IP packet that carries the segment.
+    pub ecn: Codepoint,
 }
 
 impl Header {
@@ -105,13 +110,16 @@ pub(crate) fn parse(bytes: &[u8], source: IpAddr, destination: IpAddr, verify: b
         .with(Flags::SYN.when(packet.syn()))
         .with(Flags::RST.when(packet.rst()))
         .with(Flags::PSH.when(packet.psh()))
-        .with(Flags::ACK.when(packet.ack()));
+        .with(Flags::ACK.when(packet.ack()))
+        .with(Flags::ECE.when(packet.ece()))
+        .with(Flags::CWR.when(packet.cwr()));
     let header = Header {
         seq: Seq(packet.seq_number().0.cast_unsigned()),
         ack: Seq(packet.ack_number().0.cast_unsigned()),
         flags,
         window: packet.window_len(),
         options,
+        ecn: Codepoint::NotEct,
     };
     Ok(Parsed {
         source_port: packet.src_port(),
@@ -143,6 +151,8 @@ pub(crate) fn emit(
     packet.set_rst(header.has(Flags::RST));
     packet.set_psh(header.has(Flags::PSH));
     packet.set_ack(header.has(Flags::ACK));
+    packet.set_ece(header.has(Flags::ECE));
+    packet.set_cwr(header.has(Flags::CWR));
     packet.set_window_len(header.window);
     packet.set_urgent_at(0);
     let buffer = packet.into_inner();
@@ -162,9 +172,10 @@ mod tests {
         let header = Header {
             seq: Seq(u32::MAX),
             ack: Seq(7),
-            flags: Flags::ACK.with(Flags::PSH),
+            flags: Flags::ACK.with(Flags::PSH).with(Flags::CWR),
             window: 1234,
             options: Options { mss: Some(1460), ..Options::default() },
+            ecn: Codepoint::NotEct,
         };
         let addresses = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let mut bytes = vec![0xaa; header.len() + 5];

@@ -51,14 +51,16 @@ impl Connection {
             let index = self.scoreboard.first_to_retransmit()?;
             self.scoreboard.mark_retransmitted(index, cx.now);
             cx.counters.tcp_retransmitted_segments += 1;
+            cx.counters.tcp_ecn_fallbacks += u64::from(self.ecn.fall_back());
         }
         let answers = matches!(self.state, State::SynReceived { .. });
         let header = Header {
             seq: self.send_buffer.una,
             ack: self.receive_buffer.next(),
-            flags: Flags::SYN.with(Flags::ACK.when(answers)),
+            flags: Flags::SYN.with(Flags::ACK.when(answers)).with(self.ecn.syn_flags(answers)),
             window: self.receive_buffer.syn_window(),
             options: self.syn_options(cx),
+            ..Header::default()
         };
         self.ack.sent(false);
         Some(Outgoing { header, offset: 0, len: 0 })
@@ -125,7 +127,7 @@ impl Connection {
         }
         cx.counters.tcp_loss_probes += 1;
         let outgoing = if let Some(range) = new {
-            let outgoing = self.send_new(cx, range);
+            let outgoing = self.send_data(cx, range);
             self.rack.probed(self.send_buffer.nxt, false);
             outgoing
         } else {
@@ -154,7 +156,7 @@ impl Connection {
             Ok(range) => {
                 let in_flight = self.in_flight();
                 let fits = in_flight + range.end.since(range.start) <= self.congestion.window();
-                (fits || in_flight == 0).then(|| self.send_new(cx, range))
+                (fits || in_flight == 0).then(|| self.send_data(cx, range))
             }
             Err(Blocked::Window) => {
                 if idle && !matches!(self.timer, Timer::Persist(_)) {
@@ -169,6 +171,15 @@ impl Connection {
     /// Returns whether more small segments are in flight than [`SEGMENTS_PER_MSS`] allows.
     fn has_too_many_segments(&self) -> bool {
         self.scoreboard.len() as u32 >= SEGMENTS_PER_MSS * (self.congestion.window() / self.mss() + 2)
+    }
+
+    /// Returns new data, which routers may mark instead of dropping it.
+    fn send_data(&mut self, cx: &mut Context<'_>, range: SeqRange) -> Outgoing {
+        let mut outgoing = self.send_new(cx, range);
+        if outgoing.len > 0 {
+            self.ecn.mark_new_data(&mut outgoing.header);
+        }
+        outgoing
     }
 
     fn send_new(&mut self, cx: &mut Context<'_>, range: SeqRange) -> Outgoing {
@@ -204,9 +215,10 @@ impl Connection {
         let header = Header {
             seq: self.send_buffer.una.minus(1),
             ack: self.receive_buffer.next(),
-            flags: Flags::ACK,
+            flags: Flags::ACK.with(self.ecn.echo_flag()),
             window: self.receive_buffer.advertised_window(),
             options: Options { timestamp: self.timestamp(cx), ..Options::default() },
+            ..Header::default()
         };
         Outgoing { header, offset: 0, len: 0 }
     }
@@ -239,9 +251,10 @@ impl Connection {
         Header {
             seq,
             ack: self.receive_buffer.next(),
-            flags: flags.with(Flags::ACK),
+            flags: flags.with(Flags::ACK).with(self.ecn.echo_flag()),
             window,
             options: Options { timestamp, sack, ..Options::default() },
+            ..Header::default()
         }
     }
 
@@ -254,6 +267,7 @@ impl Connection {
             flags: Flags::RST.with(Flags::ACK),
             window: 0,
             options: Options { timestamp, ..Options::default() },
+            ..Header::default()
         }
     }
 

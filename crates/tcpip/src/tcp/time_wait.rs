@@ -61,6 +61,7 @@ impl TimeWait {
             flags: Flags::ACK,
             window: self.window,
             options: Options { timestamp, ..Options::default() },
+            ..Header::default()
         }
     }
 

@@ -97,13 +97,14 @@ impl Connection {
             return;
         }
         let (outstanding, mss) = (self.scoreboard.outstanding(), self.mss());
-        let first = !matches!(self.recovery, Recovery::Timeout { .. });
+        let first = !matches!(self.recovery, Recovery::Timeout { .. }) && !self.ecn.is_reduced(self.send_buffer.una);
         if self.scoreboard.mark_all_lost() {
             cx.counters.tcp_sack_reneging += 1;
         }
         if self.is_synchronized() {
             self.save_for_undo(true);
             self.congestion.timeout(outstanding, mss, first);
+            self.ecn.reduced(self.send_buffer.nxt);
             self.recovery = Recovery::Timeout { point: self.send_buffer.nxt };
             self.reno.set_recovery_point(self.send_buffer.nxt);
         }

@@ -19,7 +19,7 @@ pub const PEER_INITIAL: u32 = u32::MAX - 2000;
 /// Segment with relative sequence numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seg {
-    /// Flags, out of "SFRPA".
+    /// Flags, out of "SFRPAEW": E is ECE and W is CWR.
     pub flags: String,
     pub seq: u32,
     pub ack: u32,
@@ -30,7 +30,14 @@ pub struct Seg {
     pub sack_permitted: bool,
     pub timestamp: Option<(u32, u32)>,
     pub sack: Vec<(u32, u32)>,
+    /// ECN field of the IP packet.
+    pub ecn: u8,
 }
+
+/// Codepoints of the ECN field.
+pub const NOT_ECT: u8 = 0;
+pub const ECT0: u8 = 2;
+pub const CE: u8 = 3;
 
 pub fn seg(flags: &str, seq: u32, ack: u32) -> Seg {
     Seg { flags: flags.into(), seq, ack, window: 60_000, ..Seg::default() }
@@ -54,6 +61,11 @@ impl Seg {
 
     pub fn timestamp(mut self, value: u32, echo: u32) -> Self {
         self.timestamp = Some((value, echo));
+        self
+    }
+
+    pub fn ecn(mut self, codepoint: u8) -> Self {
+        self.ecn = codepoint;
         self
     }
 
@@ -133,6 +145,7 @@ impl Script {
         let mut ip = Ipv4Packet::new_unchecked(&mut frame[14..]);
         ip.set_version(4);
         ip.set_header_len(20);
+        ip.set_ecn(segment.ecn);
         ip.set_total_len((20 + total) as u16);
         ip.set_hop_limit(64);
         ip.set_next_header(IpProtocol::Tcp);
@@ -154,6 +167,8 @@ impl Script {
         tcp.set_rst(segment.has('R'));
         tcp.set_psh(segment.has('P'));
         tcp.set_ack(segment.has('A'));
+        tcp.set_ece(segment.has('E'));
+        tcp.set_cwr(segment.has('W'));
         tcp.set_window_len(segment.window);
         tcp.fill_checksum(
             &IpAddress::from(core::net::IpAddr::from(OWN)),
@@ -193,9 +208,18 @@ impl Script {
             seq: seq.wrapping_sub(self.initial.unwrap_or(0)),
             window: tcp.window_len(),
             payload: tcp.payload().to_vec(),
+            ecn: ip.ecn(),
             ..Seg::default()
         };
-        for (flag, set) in [('S', tcp.syn()), ('F', tcp.fin()), ('R', tcp.rst()), ('P', tcp.psh()), ('A', tcp.ack())] {
+        for (flag, set) in [
+            ('S', tcp.syn()),
+            ('F', tcp.fin()),
+            ('R', tcp.rst()),
+            ('P', tcp.psh()),
+            ('A', tcp.ack()),
+            ('E', tcp.ece()),
+            ('W', tcp.cwr()),
+        ] {
             if set {
                 segment.flags.push(flag);
             }
