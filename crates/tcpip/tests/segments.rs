@@ -2,6 +2,8 @@
 
 mod common;
 mod ecn;
+#[path = "segments/windows.rs"]
+mod windows;
 
 use abey_tcpip::{IoError, Readiness, Shutdown, SocketError};
 use common::{

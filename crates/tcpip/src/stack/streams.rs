@@ -35,8 +35,10 @@ impl Stack {
                     TimeWaitAction::Ignore => {}
                     TimeWaitAction::Acknowledge(header) => self.send_header(now, &run.flow, &header),
                     TimeWaitAction::Reuse(from) => {
-                        // Without a listener the entry stays in TIME-WAIT.
-                        if let Some(listener) = self.listening.find(run.flow.local, run.flow.local_port) {
+                        // Without a listener that takes the SYN the entry stays in TIME-WAIT.
+                        if let Some(listener) = self.listening.find(run.flow.local, run.flow.local_port)
+                            && !self.drop_syn_if_full(listener)
+                        {
                             self.counters.tcp_time_wait_reused += 1;
                             self.time_waits.remove(id);
                             self.flows.remove(&run.flow, Target::TimeWait(id));
@@ -82,13 +84,15 @@ impl Stack {
                 return;
             }
             if header.has(Flags::SYN) && !header.has(Flags::ACK) {
-                if header.has(Flags::FIN) {
-                    return;
+                if !header.has(Flags::FIN) && !self.drop_syn_if_full(id) {
+                    self.receive_syn(now, id, &run.flow, header, None);
                 }
-                self.receive_syn(now, id, &run.flow, header, None);
                 return;
             }
-            if header.has(Flags::ACK) && !header.has(Flags::SYN) && self.receive_cookie(now, id, run) {
+            if !header.has(Flags::ACK) {
+                return;
+            }
+            if !header.has(Flags::SYN) && self.receive_cookie(now, id, run) {
                 return;
             }
         }
@@ -102,6 +106,14 @@ impl Stack {
         }
     }
 
+    /// Returns whether a SYN to listener `id` must be dropped, because its accept queue is full, and counts it.
+    fn drop_syn_if_full(&mut self, id: SocketId) -> bool {
+        let full = self.listener_mut(id).is_none_or(|listener| listener.is_queue_full());
+        self.counters.tcp_listen_overflows += u64::from(full);
+        self.counters.tcp_listen_drops += u64::from(full);
+        full
+    }
+
     /// Returns the initial sequence number, timestamp offset and path MTU of a new connection.
     pub(super) fn initial_parameters(&self, now: Instant, flow: &Flow) -> InitialParameters {
         InitialParameters {
@@ -111,15 +123,10 @@ impl Stack {
         }
     }
 
-    /// Handles a SYN to listener `id`. `from` is the lowest initial sequence number, if the flow was used before.
+    /// Handles a SYN to listener `id`, whose accept queue is not full. `from` is the lowest initial sequence number, if the flow was used before.
     fn receive_syn(&mut self, now: Instant, id: SocketId, flow: &Flow, header: &Header, from: Option<Seq>) {
         let full = self.sockets.len() >= self.config().settings().sockets;
         let Some(listener) = self.listener_mut(id) else { return };
-        if listener.is_queue_full() {
-            self.counters.tcp_listen_overflows += 1;
-            self.counters.tcp_listen_drops += 1;
-            return;
-        }
         if listener.is_flooded() || full {
             listener.cookie_sent(now);
             self.send_cookie(now, flow, header);

@@ -12,7 +12,7 @@ use crate::time::Instant;
 const QUICK: u8 = 16;
 /// Minimum time between two acknowledgements of segments outside the window. It breaks loops between two hosts that
 /// both regard the other's segments as invalid.
-const INVALID_INTERVAL: u64 = 500 * crate::time::MILLISECOND;
+pub(crate) const INVALID_INTERVAL: u64 = 500 * crate::time::MILLISECOND;
 
 /// Acknowledgement that the peer has not been sent yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
-//! Processing of acknowledgements (RFC 9293, 3.10.7.4; RFC 6675; RFC 8985; RFC 5961, 5).
+//! Processing of acknowledgements (RFC 9293, 3.10.7.4; RFC 6675; RFC 8985).
 //!
 //! An acknowledgement advances SND.UNA, carries SACK blocks, measures the round trip and may reveal a loss. The steps
-//! are: check its plausibility, update the send window, mark what arrived, find losses, start or end a recovery,
-//! update the congestion window, set the timer.
+//! are: update the send window, mark what arrived, find losses, start or end a recovery, update the congestion window,
+//! set the timer.
 
 use super::{
     connection::{Connection, Context, Owner, State},
@@ -39,21 +39,10 @@ struct AckSummary {
 const MAX_ECHO_AGE: u32 = 1 << 20;
 
 impl Connection {
-    /// Processes the acknowledgement of a segment with `payload` bytes. Returns whether the rest of the segment is
-    /// processed.
-    pub(crate) fn receive_ack(&mut self, cx: &mut Context<'_>, header: &Header, payload: usize) -> bool {
-        let (una, nxt) = (self.send_buffer.una, self.send_buffer.nxt);
-        if header.ack.after(nxt) {
-            self.challenge(cx);
-            return false;
-        }
-        if header.ack.before(una) {
-            // Older than any ACK that the peer can have sent (RFC 5961, 5.2).
-            if una.since(header.ack) > self.send_buffer.largest_window().max(self.mss()) {
-                self.challenge(cx);
-                return false;
-            }
-            return true;
+    /// Processes the acknowledgement of a segment with `payload` bytes. The caller has checked that it is acceptable.
+    pub(crate) fn receive_ack(&mut self, cx: &mut Context<'_>, header: &Header, payload: usize) {
+        if header.ack.before(self.send_buffer.una) {
+            return;
         }
         let had_window = self.send_buffer.window();
         let window_changed = self.send_buffer.update_window(header.seq, header.ack, header.window, false);
@@ -71,7 +60,7 @@ impl Connection {
             {
                 self.timer = Timer::Off;
             }
-            return true;
+            return;
         }
         if had_window == 0 && self.send_buffer.window() > 0 && matches!(self.timer, Timer::Retransmit(_)) {
             // The peer discarded what was sent into the closed window. It is retransmitted soon rather than after the
@@ -109,7 +98,6 @@ impl Connection {
         if summary.bytes > 0 {
             self.advance_state(cx);
         }
-        true
     }
 
     /// Advances SND.UNA, marks SACKed segments and samples the round trip.

@@ -8,6 +8,7 @@
 use super::{
     connection::{Connection, Context, Origin, Owner, State},
     segment::{Flags, Header},
+    seq::Seq,
 };
 use crate::{error::SocketError, event::Readiness, gro::Payload, time::SECOND};
 
@@ -61,7 +62,6 @@ impl Connection {
         if !header.has(Flags::ACK) {
             return Reply::None;
         }
-        self.update_timestamp(cx, &header);
         if let State::SynReceived { .. } = self.state {
             if header.ack.at_or_before(self.send_buffer.una) || header.ack.after(self.send_buffer.nxt) {
                 return Reply::Reset;
@@ -70,10 +70,17 @@ impl Connection {
             self.send_buffer.update_window(header.seq, header.ack, header.window, false);
             self.establish(cx);
         }
+        // Nothing of a segment counts before its ACK was found acceptable, not even its timestamp (RFC 5961, 5).
+        if !self.is_acceptable_ack(header.ack) {
+            self.challenge(cx);
+            return Reply::None;
+        }
+        self.update_timestamp(cx, &header);
         if let Some(keepalive_timer) = &mut self.keepalive_timer {
             keepalive_timer.restart(cx.now);
         }
-        if !self.receive_ack(cx, &header, payload.len()) || self.is_closed() {
+        self.receive_ack(cx, &header, payload.len());
+        if self.is_closed() {
             return Reply::None;
         }
         self.receive_data(cx, &header, payload)
@@ -111,11 +118,20 @@ impl Connection {
 
     /// Returns whether the segment overlaps the window, or is empty and inside it. The right edge counts as inside: a
     /// peer whose data fills the window sends its bare ACKs from there, and they must be processed while a gap stops
-    /// the window.
+    /// the window. For a reset it is outside, unless the window is closed (RFC 9293, 3.10.7.4).
     fn is_acceptable(&self, header: &Header, payload: usize) -> bool {
         let (next, range) = (self.receive_buffer.next(), header.range(payload));
-        let begins_inside = range.start.at_or_before(next.plus(self.receive_buffer.window()));
-        begins_inside && (range.end.after(next) || range.start == next)
+        let edge = next.plus(self.receive_buffer.window());
+        let begins_inside = range.start.before(edge) || range.start == edge && !header.has(Flags::RST);
+        begins_inside && range.end.after(next) || range.start == next
+    }
+
+    /// Returns whether the peer can have sent `ack`: it acknowledges nothing that was not sent, and is not older than
+    /// any ACK of this connection that may still be in the network (RFC 5961, 5.2).
+    fn is_acceptable_ack(&self, ack: Seq) -> bool {
+        let una = self.send_buffer.una;
+        ack.at_or_before(self.send_buffer.nxt)
+            && (ack.at_or_after(una) || una.since(ack) <= self.send_buffer.oldest_ack())
     }
 
     fn answer_unacceptable(&mut self, cx: &mut Context<'_>, header: &Header, payload: &Payload<'_>) {
@@ -128,7 +144,10 @@ impl Connection {
             // This retransmits data that was received. It is acknowledged, which cannot cause a loop because it has
             // data. If it is the last segment that was acknowledged, that acknowledgement was lost. The ACK must then
             // echo the timestamp of the retransmission, or the sender would take too long a round trip.
-            if header.range(payload.len()).end == self.last_ack_sent {
+            if header.range(payload.len()).end == self.last_ack_sent
+                && header.has(Flags::ACK)
+                && self.is_acceptable_ack(header.ack)
+            {
                 self.update_timestamp(cx, header);
             }
             self.receive_buffer.record_duplicate(header.range(payload.len()));

@@ -42,6 +42,8 @@ pub(crate) struct SendBuffer {
     window: u32,
     window_seq: Seq,
     largest_window: u32,
+    /// Sequence numbers that were acknowledged, without that of the SYN. Saturates.
+    acknowledged: u32,
     /// Scale of the peer's window, if window scaling was negotiated.
     scale: Option<u8>,
     pub fin: Fin,
@@ -61,6 +63,7 @@ impl SendBuffer {
             window: 0,
             window_seq: Seq(0),
             largest_window: 0,
+            acknowledged: 0,
             scale: None,
             fin: Fin::Open,
             limit,
@@ -94,8 +97,10 @@ impl SendBuffer {
         self.ring.capacity()
     }
 
-    pub(crate) const fn largest_window(&self) -> u32 {
-        self.largest_window
+    /// Returns how far before SND.UNA an acceptable ACK may be, in bytes: by the peer's largest window, but not before
+    /// the SYN of this host.
+    pub(crate) fn oldest_ack(&self) -> u32 {
+        self.largest_window.min(self.acknowledged)
     }
 
     pub(crate) const fn window(&self) -> u32 {
@@ -169,6 +174,8 @@ impl SendBuffer {
 
     /// Removes everything before `una`. Returns whether a refused writer can continue.
     pub(crate) fn acknowledge(&mut self, una: Seq) -> bool {
+        self.acknowledged =
+            self.acknowledged.saturating_add(una.distance(self.una.later(self.base)).max(0).cast_unsigned());
         self.una = una;
         let bytes = una.distance(self.base).max(0).cast_unsigned() as usize;
         let bytes = bytes.min(self.ring.len());

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use slotmap::SlotMap;
 
 use super::{
+    ack,
     connection::Connection,
     isn,
     options::{Options, Timestamp},
@@ -39,6 +40,8 @@ pub(crate) struct TimeWait {
     recent: Option<u32>,
     since: Instant,
     expires: Instant,
+    /// When a segment without data that was not expected was last acknowledged.
+    last_invalid: Option<Instant>,
 }
 
 /// Answer to a segment for a connection in TIME-WAIT.
@@ -73,6 +76,21 @@ impl TimeWait {
             }
             _ => syn.seq.after(self.rcv_nxt),
         }
+    }
+
+    /// Returns whether a segment without data is anything but the ACK that the peer sends last.
+    fn is_unexpected(&self, header: &Header) -> bool {
+        header.seq != self.rcv_nxt || header.has(Flags::SYN) || header.has(Flags::FIN)
+    }
+
+    /// Returns whether a segment without data may be acknowledged now. Two hosts in TIME-WAIT that disagree about the
+    /// sequence numbers would otherwise answer each other without end.
+    fn may_answer_invalid(&mut self, now: Instant) -> bool {
+        let may = self.last_invalid.is_none_or(|last| now.nanos_since(last) >= ack::INVALID_INTERVAL);
+        if may {
+            self.last_invalid = Some(now);
+        }
+        may
     }
 
     /// Returns whether this host may reuse the flow: after one second its timestamps are later.
@@ -116,6 +134,7 @@ impl TimeWaitTable {
             recent: connection.timestamps.map(|timestamps| timestamps.recent),
             since: now,
             expires: now.plus(self.wait),
+            last_invalid: None,
         };
         let evicted = if self.entries.len() >= self.limit { self.evict() } else { None };
         if self.queue.len() >= 2 * self.limit {
@@ -142,14 +161,14 @@ impl TimeWaitTable {
         if header.has(Flags::RST) {
             return TimeWaitAction::Ignore;
         }
-        if header.has(Flags::SYN) && !header.has(Flags::ACK) && entry.is_newer(header) {
+        let (syn, fin) = (header.has(Flags::SYN), header.has(Flags::FIN));
+        if syn && !fin && !header.has(Flags::ACK) && entry.is_newer(header) {
             return TimeWaitAction::Reuse(entry.snd_nxt.plus(NUMBER_GAP));
         }
-        let old = header.seq.before(entry.rcv_nxt);
-        if header.has(Flags::FIN) && header.seq.plus(payload as u32).plus(1) == entry.rcv_nxt {
+        if fin && !syn && header.range(payload).end == entry.rcv_nxt {
             // The acknowledgement was lost: TIME-WAIT restarts.
             entry.expires = now.plus(self.wait);
-        } else if !old && payload == 0 && !header.has(Flags::SYN) {
+        } else if payload == 0 && !(entry.is_unexpected(header) && entry.may_answer_invalid(now)) {
             return TimeWaitAction::Ignore;
         }
         TimeWaitAction::Acknowledge(entry.acknowledgement(now))
