@@ -168,9 +168,11 @@ pub struct Settings {
     pub orphans: usize,
     /// Limit of entries in the neighbour cache.
     pub neighbors: usize,
-    /// Limit of ICMP messages and resets sent per second.
+    /// Mean limit of ICMP messages and resets sent per second, a quarter of them to one address. The limit of each
+    /// second is random, between half of it and one and a half times.
     pub icmp_rate: u32,
-    /// Limit of challenge ACKs sent per second (RFC 5961, section 7).
+    /// Mean limit of challenge ACKs that a connection sends in five seconds (RFC 5961, section 7). The limit of each
+    /// five seconds is random, between half of it and one and a half times.
     pub challenge_rate: u32,
     /// First ephemeral port, for connections and UDP sockets that name no local port. The last one is 60999.
     pub ephemeral_from: u16,
@@ -206,7 +208,7 @@ impl Default for Settings {
             orphans: 1 << 16,
             neighbors: 1024,
             icmp_rate: 1000,
-            challenge_rate: 1000,
+            challenge_rate: 10,
             ephemeral_from: 32_768,
         }
     }

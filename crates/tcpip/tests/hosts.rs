@@ -125,7 +125,7 @@ fn neighbour_solicitations_are_answered_if_they_crossed_no_router() {
 #[test]
 fn echo_requests_are_answered_at_a_limited_rate() {
     let mut own = settings(1);
-    own.icmp_rate = 10;
+    own.icmp_rate = 40;
     let mut host = stack(own, 7);
     host.insert_neighbor(NOW, [10, 0, 0, 9].into(), OTHER_MAC);
     host.insert_neighbor(NOW, "fd00::9".parse().unwrap(), OTHER_MAC);
@@ -142,7 +142,10 @@ fn echo_requests_are_answered_at_a_limited_rate() {
     for _ in 0..20 {
         host.handle_frame(NOW, &v4([10, 0, 0, 1], 1, &echo, |_| ()));
     }
-    assert_eq!((sent(&mut host).len(), host.counters().icmp_out_rate_limited), (8, 12));
+    // One address gets a quarter of 40 replies, give or take half, and one was sent before.
+    let answered = sent(&mut host).len();
+    assert!((4..15).contains(&answered), "{answered}");
+    assert_eq!(host.counters().icmp_out_rate_limited, 20 - answered as u64);
     // A request to a broadcast address is not answered, and neither is one with a wrong checksum.
     host.handle_frame(Instant(2 * SECOND), &v4([10, 0, 0, 255], 1, &echo, |_| ()));
     echo[8] ^= 1;

@@ -218,7 +218,7 @@ impl Stack {
     }
 
     fn send_icmp(&mut self, now: Instant, about: &Packet<'_>, reply: icmp::IcmpReply, body: &[u8]) {
-        if !self.replies.take(now) {
+        if !self.replies.take(now, about.source) {
             self.counters.icmp_out_rate_limited += 1;
             return;
         }

@@ -34,7 +34,7 @@ use crate::{
     demux::{DatagramTable, FlowTable, PortTable, Target},
     event::{Event, Readiness, SocketId},
     flow::{Flow, Secret},
-    limiter::RateLimiter,
+    limiter::ReplyLimiter,
     listener::Listener,
     neighbor::NeighborCache,
     packet::MacAddr,
@@ -85,8 +85,8 @@ pub struct Stack {
     numbers: IsnGenerator,
     cookies: Cookies,
     ephemeral: EphemeralPorts,
-    replies: RateLimiter,
-    challenges: RateLimiter,
+    replies: ReplyLimiter,
+    budgets: Secret,
     counters: Counters,
 }
 
@@ -111,8 +111,8 @@ impl Stack {
             numbers: IsnGenerator::new(seed),
             cookies: Cookies::new(seed),
             ephemeral: EphemeralPorts::new(Secret::derive(seed, 6), settings.ephemeral_from),
-            replies: RateLimiter::new(settings.icmp_rate),
-            challenges: RateLimiter::new(settings.challenge_rate),
+            replies: ReplyLimiter::new(Secret::derive(seed, 9), settings.icmp_rate),
+            budgets: Secret::derive(seed, 10),
             counters: Counters::default(),
             link: Link::new(config, neighbors),
         }
@@ -292,7 +292,7 @@ impl Stack {
             now,
             settings: self.link.config.settings(),
             counters: &mut self.counters,
-            challenges: &mut self.challenges,
+            budgets: &self.budgets,
         };
         Some((connection, cx))
     }

@@ -174,12 +174,12 @@ impl Stack {
     /// Writes the next frame of socket `id`. Returns `None` if there is none, and `Some(None)` if it waits for its
     /// neighbour.
     fn write_next(&mut self, now: Instant, id: SocketId, slot: &mut [u8]) -> Option<Option<usize>> {
-        let Self { sockets, link, counters, challenges, .. } = self;
+        let Self { sockets, link, counters, budgets, .. } = self;
         match &mut sockets.get_mut(id)?.socket {
             Socket::Listener(_) => None,
             Socket::Stream(connection) => {
                 let settings = link.config.settings();
-                let mut cx = Context { now, settings, counters: &mut *counters, challenges };
+                let mut cx = Context { now, settings, counters: &mut *counters, budgets };
                 let outgoing = connection.next_segment(&mut cx)?;
                 Some(write_segment(link, counters, now, connection, &outgoing, slot))
             }

@@ -123,7 +123,8 @@ impl Stack {
         }
     }
 
-    /// Handles a SYN to listener `id`, whose accept queue is not full. `from` is the lowest initial sequence number, if the flow was used before.
+    /// Handles a SYN to listener `id`, whose accept queue is not full. `from` is the lowest initial sequence number,
+    /// if the flow was used before.
     fn receive_syn(&mut self, now: Instant, id: SocketId, flow: &Flow, header: &Header, from: Option<Seq>) {
         let full = self.sockets.len() >= self.config().settings().sockets;
         let Some(listener) = self.listener_mut(id) else { return };
@@ -228,7 +229,7 @@ impl Stack {
         if header.has(Flags::RST) {
             return;
         }
-        if !self.replies.take(now) {
+        if !self.replies.take(now, run.flow.remote) {
             self.counters.icmp_out_rate_limited += 1;
             return;
         }

@@ -38,8 +38,8 @@ use crate::{
     counters::Counters,
     error::{IoError, SocketError},
     event::{Readiness, SocketId},
-    flow::Flow,
-    limiter::RateLimiter,
+    flow::{Flow, Secret},
+    limiter::ChallengeBudget,
     time::{Instant, nanos},
 };
 
@@ -103,12 +103,12 @@ pub(crate) enum Probe {
     Keepalive,
 }
 
-/// Parameters of a call: time, settings, counters and rate limit.
+/// Parameters of a call: time, settings, counters and the secret of random budgets.
 pub(crate) struct Context<'a> {
     pub now: Instant,
     pub settings: &'a Settings,
     pub counters: &'a mut Counters,
-    pub challenges: &'a mut RateLimiter,
+    pub budgets: &'a Secret,
 }
 
 /// TCP connection.
@@ -136,6 +136,7 @@ pub(crate) struct Connection {
     pub timer: Timer,
     pub probe: Option<Probe>,
     pub ack: AckPolicy,
+    pub challenges: ChallengeBudget,
     pub timestamps: Option<Timestamps>,
     pub timestamp_offset: u32,
     /// Whether both sides use SACK.
@@ -191,6 +192,7 @@ impl Connection {
             timer: Timer::Off,
             probe: None,
             ack: AckPolicy::new(),
+            challenges: ChallengeBudget::default(),
             timestamps: None,
             timestamp_offset,
             sack: false,

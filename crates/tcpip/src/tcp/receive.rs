@@ -2,8 +2,8 @@
 //!
 //! The checks are in the RFC's order: PAWS, sequence number, RST, SYN, ACK, data, FIN. Spoofed segments must not have
 //! an effect: an RST needs exactly the expected sequence number, a SYN never ends a connection, and an ACK must be of
-//! something that was sent. Any other such segment is answered with a *challenge ACK*. Challenge ACKs are rate
-//! limited across all connections, and answers to unacceptable segments without data per connection.
+//! something that was sent. Any other such segment is answered with a *challenge ACK*. Challenge ACKs and answers to
+//! unacceptable segments without data have a limit per connection, and none that connections share.
 
 use super::{
     connection::{Connection, Context, Origin, Owner, State},
@@ -162,7 +162,7 @@ impl Connection {
 
     /// Sends a challenge ACK (RFC 5961), to which a genuine peer reacts.
     pub(crate) fn challenge(&mut self, cx: &mut Context<'_>) {
-        if cx.challenges.take(cx.now) {
+        if self.challenges.take(cx.now, cx.settings.challenge_rate, &self.flow, cx.budgets) {
             cx.counters.tcp_challenge_acks += 1;
             self.ack.ack_now();
         } else {

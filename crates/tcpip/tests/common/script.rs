@@ -91,9 +91,13 @@ pub struct Script {
 
 impl Script {
     pub fn new(change: impl FnOnce(&mut Settings)) -> Self {
+        Self::with_seed(42, change)
+    }
+
+    pub fn with_seed(seed: u64, change: impl FnOnce(&mut Settings)) -> Self {
         let mut own = settings(2);
         change(&mut own);
-        let mut stack = stack(own, 42);
+        let mut stack = stack(own, seed);
         stack.insert_neighbor(Instant(0), PEER.into(), PEER_MAC);
         Self { stack, now: 1000 * SECOND, ports: (80, 4000), initial: None }
     }
