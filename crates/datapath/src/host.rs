@@ -12,6 +12,7 @@ use abey_tcpip::SocketId;
 
 use crate::clock::Clock;
 use crate::error::OpenError;
+use crate::handover::Pumps;
 use crate::kernel::Kernel;
 use crate::kernel::ports::Lease;
 use crate::shard::{Core, Shard};
@@ -69,6 +70,8 @@ pub(crate) struct Host {
     socket_busy_poll: AtomicU64,
     next_shard: AtomicUsize,
     is_shut_down: AtomicBool,
+    /// The connections that pumps serve.
+    pub(crate) pumps: Pumps,
 }
 
 impl Host {
@@ -80,6 +83,7 @@ impl Host {
             socket_busy_poll: AtomicU64::new(NONE),
             next_shard: AtomicUsize::new(0),
             is_shut_down: AtomicBool::new(false),
+            pumps: Pumps::default(),
         };
         host.set_wait_settings(waits);
         host

@@ -96,6 +96,7 @@ mod counters;
 mod environment;
 mod epoll;
 mod error;
+pub mod handover;
 mod host;
 mod kernel;
 mod kernel_wait;

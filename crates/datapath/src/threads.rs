@@ -15,6 +15,8 @@ pub(crate) enum ThreadRole {
     Worker,
     /// The control socket.
     Control,
+    /// Requests to hand connections over.
+    HandOver,
     /// Neighbours and ports of a device that is shared with the kernel.
     Kernel,
 }

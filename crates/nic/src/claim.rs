@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::redirect::{Protocol, Redirected};
+#[cfg(doc)]
+use crate::repair;
+use crate::repair::RepairState;
 
 /// Requests of a process with queue pairs to its broker. Each blocks until the broker has replied.
 pub trait Broker: fmt::Debug + Send + Sync {
@@ -27,6 +30,31 @@ pub trait Broker: fmt::Debug + Send + Sync {
     /// # Errors
     /// As for [`Self::engage`].
     fn use_neighbor(&self, address: IpAddr) -> io::Result<()>;
+
+    /// Makes a kernel socket one of a connection whose local port is redirected here ([`repair::begin`]). After an error
+    /// the socket is as it was before.
+    ///
+    /// # Errors
+    /// As for [`Self::engage`].
+    fn begin_repair(&self, socket: BorrowedFd<'_>, state: &RepairState) -> io::Result<()>;
+
+    /// Ends the repair mode: [`repair::end`] if the hand-over has succeeded, otherwise [`repair::undo`].
+    ///
+    /// # Errors
+    /// As for [`Self::engage`].
+    fn end_repair(&self, socket: BorrowedFd<'_>, reuse_address: bool, has_succeeded: bool) -> io::Result<()>;
+
+    /// Passes the segments of a TCP connection to the kernel, or undoes that.
+    ///
+    /// # Errors
+    /// As for [`Self::engage`].
+    fn pass_flow(&self, local: SocketAddr, remote: SocketAddr, on: bool) -> io::Result<()>;
+
+    /// Gives a frame to the kernel as if the device had received it: a TCP segment to a port that is redirected here.
+    ///
+    /// # Errors
+    /// As for [`Self::engage`].
+    fn inject(&self, frame: &[u8]) -> io::Result<()>;
 
     /// Reports why this process cannot use its queue pairs. The broker prints it, as this process may have closed its
     /// standard error.

@@ -39,12 +39,14 @@ mod headers;
 mod impaired;
 mod interface;
 mod memory;
-mod message;
+pub mod message;
 mod name;
 mod open;
 mod pcap;
 mod queue;
 mod redirect;
+pub mod repair;
+mod sock_diag;
 mod tap;
 
 pub use af_xdp::{Ports, PortsError, XdpCopy, XdpQueue, XdpShape};

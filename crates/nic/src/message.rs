@@ -11,15 +11,18 @@ use rustix::net::{
 };
 
 /// Maximum number of descriptors in one message (`SCM_MAX_FD` of Linux).
-pub(crate) const MAX_DESCRIPTORS: usize = 253;
+pub const MAX_DESCRIPTORS: usize = 253;
 /// Maximum length of a message in bytes; what is longer is cut off by the receiver.
-pub(crate) const MAX_BYTES: usize = 4096;
+pub const MAX_BYTES: usize = 4096;
 
 /// Sends one message.
 ///
+/// # Errors
+/// Those of `sendmsg(2)`.
+///
 /// # Panics
 /// When there are more than [`MAX_DESCRIPTORS`] descriptors.
-pub(crate) fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
@@ -29,8 +32,11 @@ pub(crate) fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<
     sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Returns the next message and its descriptors; `ECONNRESET` if the other end has closed the connection.
-pub(crate) fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
+/// Returns the next message and its descriptors.
+///
+/// # Errors
+/// `ECONNRESET` if the other end has closed the connection; those of `recvmsg(2)`.
+pub fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
     let mut message = vec![0; MAX_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -184,6 +184,10 @@ counters! {
     tcp_ecn_reductions = "TcpEcnReductions",
     /// ICMP messages that lowered the path MTU of a connection.
     tcp_path_mtu_lowered = "TcpExtTCPMTUPLowered",
+    /// Connections moved to another owner.
+    tcp_moved = "AbeyTcpMoved",
+    /// Segments of connections that were moved to another owner, dropped.
+    tcp_moved_segments = "AbeyTcpMovedSegs",
     /// Frames dropped because the queue of control frames was full.
     control_queue_drops = "ControlQueueDrops",
 }

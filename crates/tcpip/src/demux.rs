@@ -9,13 +9,15 @@ use std::collections::HashMap;
 
 use foldhash::quality::FixedState;
 
-use crate::{event::SocketId, flow::Flow, tcp::time_wait::TimeWaitId, udp::UdpSocket};
+use crate::{event::SocketId, flow::Flow, tcp::time_wait::TimeWaitId, time::Instant, udp::UdpSocket};
 
 /// Owner of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Connection(SocketId),
     TimeWait(TimeWaitId),
+    /// Moved to another owner, until this time; see [`export`](crate::stack::export).
+    Moved(Instant),
 }
 
 /// IPv4 flow in 12 bytes. With ten thousand connections every byte of the table competes for the cache.
@@ -76,10 +78,11 @@ impl FlowTable {
         self.v4.len() + self.other.len()
     }
 
-    /// Returns the local port of every flow.
+    /// Returns the local port of every flow that is not moved.
     pub(crate) fn local_ports(&self) -> impl Iterator<Item = u16> {
-        let v4 = self.v4.keys().map(|flow| (flow.ports >> 16) as u16);
-        v4.chain(self.other.keys().map(|flow| flow.local_port))
+        let is_here = |target: &Target| !matches!(target, Target::Moved(_));
+        let v4 = self.v4.iter().filter(move |(_, target)| is_here(target)).map(|(flow, _)| (flow.ports >> 16) as u16);
+        v4.chain(self.other.iter().filter(move |(_, target)| is_here(target)).map(|(flow, _)| flow.local_port))
     }
 }
 

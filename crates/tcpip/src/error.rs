@@ -85,7 +85,26 @@ pub enum IoError {
     /// Another socket has the address.
     #[error("{0} is in use by another socket of this stack")]
     AddressInUse(SocketAddr),
+    /// The connection was moved to another owner ([`Stack::export`](crate::Stack::export)), where the operation is to be
+    /// repeated.
+    #[error("the connection was handed over")]
+    Moved,
     /// A network error that occurred earlier.
     #[error(transparent)]
     Network(#[from] SocketError),
+}
+
+/// Reason why a connection cannot move to another owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The handshake is not over. The caller tries again when the connection is established or has failed.
+    #[error("the connection is not established yet")]
+    NotEstablished,
+    /// The connection has ended: only unread data is left.
+    #[error("the connection has ended")]
+    Ended,
+    /// The id is stale or not a connection, or the connection was moved already.
+    #[error(transparent)]
+    Socket(#[from] IoError),
 }

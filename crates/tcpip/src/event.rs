@@ -18,6 +18,8 @@ pub struct Readiness(u8);
 impl Readiness {
     /// The empty set.
     pub const NONE: Self = Self(0);
+    /// Every condition.
+    pub const ALL: Self = Self(31);
     /// A read or an accept would not block: there is data, the end of the stream, a connection or an error (EPOLLIN).
     pub const READABLE: Self = Self(1);
     /// A write would not block: there is room, or the write would fail at once (EPOLLOUT). A connection becomes

@@ -85,11 +85,12 @@ pub use config::{
     Settings,
 };
 pub use counters::Counters;
-pub use error::{IoError, OpenError, SocketError};
+pub use error::{ExportError, IoError, OpenError, SocketError};
 pub use event::{Event, Readiness, SocketId};
 pub use packet::{ChecksumToFill, FrameInfo};
 pub use stack::{
-    FrameSink, Frames, Holder, LocalEndpoint, Message, Shutdown, SocketInfo, SocketState, Stack, Transport,
+    ExportedConnection, ExportedTimestamps, FrameSink, Frames, Holder, LocalEndpoint, Message, ReceiveSide, SendEnd,
+    SendSide, Shutdown, SocketInfo, SocketState, Stack, Transport, is_segment_of,
 };
 pub use time::Instant;
 

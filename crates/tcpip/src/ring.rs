@@ -64,6 +64,17 @@ impl Ring {
         (&self.memory[start..start + first], &self.memory[..len - first])
     }
 
+    /// Returns a copy of the bytes `[offset, offset + len)`, which may lie beyond the length if [`Ring::write_at`] has
+    /// written them.
+    pub(crate) fn copy(&self, offset: usize, len: usize) -> Vec<u8> {
+        if len == 0 {
+            return Vec::new();
+        }
+        let start = (self.head + offset) & (self.memory.len() - 1);
+        let first = len.min(self.memory.len() - start);
+        [&self.memory[start..start + first], &self.memory[..len - first]].concat()
+    }
+
     /// Copies bytes from the front into `to` without consuming them. Returns the number of copied bytes.
     pub(crate) fn peek(&self, to: &mut [u8]) -> usize {
         let len = to.len().min(self.len);

@@ -143,6 +143,8 @@ pub enum Role {
     Worker,
     /// The control socket.
     Control,
+    /// Requests to hand connections over.
+    Handover,
     /// Neighbours and ports of a device that is shared with the kernel.
     Kernel,
 }
@@ -155,6 +157,7 @@ impl Role {
             Self::Service => "service",
             Self::Worker => "worker",
             Self::Control => "control",
+            Self::Handover => "handover",
             Self::Kernel => "kernel",
         }
     }

@@ -143,6 +143,7 @@ fn role(role: ThreadRole) -> Role {
         ThreadRole::Service(_) => Role::Service,
         ThreadRole::Worker => Role::Worker,
         ThreadRole::Control => Role::Control,
+        ThreadRole::HandOver => Role::Handover,
         ThreadRole::Kernel => Role::Kernel,
     }
 }

@@ -222,6 +222,11 @@ impl Reservations {
         arrives && self.table().reserved.contains_key(&(Protocol::Tcp, port))
     }
 
+    /// Returns the ports that are redirected, which also pass single connections.
+    pub(crate) fn redirected(&self) -> &Ports {
+        &self.redirected
+    }
+
     /// Returns the number of reserved ports.
     pub(crate) fn count(&self) -> usize {
         self.table().reserved.len()

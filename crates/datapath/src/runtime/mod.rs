@@ -22,6 +22,7 @@ use crate::control::{self, ControlError};
 use crate::counters::Counters;
 use crate::epoll::Epoll;
 use crate::error::{EpollError, SetError, SystemError};
+use crate::handover::HandOverServer;
 use crate::host::Host;
 use crate::kernel_wait::{KernelWait, WaitOutcome};
 use crate::shard::{Census, Shard};
@@ -214,6 +215,14 @@ impl Runtime {
     /// There is no directory for the socket, other users may write to it, or a system call failed.
     pub fn serve_control(&self) -> Result<control::Server, ControlError> {
         self.serve_control_in(&control::own_directory()?)
+    }
+
+    /// Starts a thread that hands connections over at the request of other processes, until the returned server is dropped.
+    ///
+    /// # Errors
+    /// A system call failed.
+    pub fn serve_hand_overs(&self) -> std::io::Result<HandOverServer> {
+        HandOverServer::start(&self.state.host, &self.state.threads)
     }
 
     /// Serves a control socket that another process has [lent](control::lend).

@@ -3,7 +3,7 @@
 //! Nothing here waits, and only the NIC makes system calls. Effects outside of the lock, such as waking the service thread,
 //! are noted in [`OnUnlock`]; [`super::Shard`] applies them when it unlocks.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use abey_delivery::handoff::Handoff;
@@ -23,6 +23,9 @@ use super::view::Census;
 use crate::clock::{CachedClock, Clock, stack_time};
 use crate::counters::Counters;
 
+/// The most frames that are delivered before a connection moves.
+const MAX_DRAINED: usize = 4096;
+
 /// The kind of thread that holds the lock, to which system calls are charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Caller {
@@ -40,6 +43,25 @@ pub(super) enum PollKind {
     Thread,
     Worker,
     Busy,
+}
+
+/// A connection that is being handed over.
+#[derive(Debug)]
+struct MovingFlow {
+    local: SocketAddr,
+    remote: SocketAddr,
+    frames: Vec<Vec<u8>>,
+}
+
+impl MovingFlow {
+    /// Keeps a frame that is a segment of the connection. Returns whether it is.
+    fn take(&mut self, frame: &[u8]) -> bool {
+        let is_own = abey_tcpip::is_segment_of(frame, self.local, self.remote);
+        if is_own {
+            self.frames.push(frame.to_vec());
+        }
+        is_own
+    }
 }
 
 /// A frame for another shard.
@@ -87,6 +109,8 @@ pub(crate) struct Core {
     kernel: Option<Arc<KernelLink>>,
     pub(crate) sockets: SocketTable,
     latency: LatencyProbe,
+    /// The connection that is being handed over, and its frames.
+    moving: Option<MovingFlow>,
     /// The error with which the device failed. After that it neither receives nor transmits.
     pub(crate) failed: Option<Arc<str>>,
     /// The runtime was dropped.
@@ -126,6 +150,7 @@ impl Core {
             kernel,
             sockets: SocketTable::default(),
             latency: LatencyProbe::default(),
+            moving: None,
             failed: None,
             is_shut_down: false,
         }
@@ -443,10 +468,14 @@ impl Core {
                         self.on_unlock.forwarded.extend(copies);
                     }
                     let owners = self.kernel.as_ref().and_then(|kernel| kernel.port_owners.as_ref());
-                    if let Some(owners) = owners {
+                    if owners.is_some() || self.moving.is_some() {
                         let (index, forwarded) = (self.index, &mut self.on_unlock.forwarded);
+                        let moving = &mut self.moving;
                         let own = frames.iter().filter(|frame| {
-                            let to = owners.forward_to(frame, index);
+                            if moving.as_mut().is_some_and(|moving| moving.take(frame)) {
+                                return false;
+                            }
+                            let to = owners.and_then(|owners| owners.forward_to(frame, index));
                             forwarded.extend(to.map(|_| Forwarded { to, frame: frame.to_vec() }));
                             to.is_none()
                         });
@@ -470,6 +499,26 @@ impl Core {
             self.invalidate_time();
         }
         work
+    }
+
+    /// Delivers the frames that are in the receive ring now, whoever owns the NAPI instance, because a connection is about to
+    /// move. At most [`MAX_DRAINED`].
+    pub(crate) fn drain_ring(&mut self) {
+        let mut left = MAX_DRAINED;
+        while left > 0 && self.failed.is_none() {
+            let work = self.poll(RECEIVE_BURST as u16, PollKind::Softirq);
+            if usize::from(work) < RECEIVE_BURST {
+                break;
+            }
+            left -= RECEIVE_BURST;
+        }
+    }
+
+    /// Does what [`Self::drain_ring`] does, but returns the frames of one TCP connection instead of delivering them.
+    pub(crate) fn drain_flow(&mut self, local: SocketAddr, remote: SocketAddr) -> Vec<Vec<u8>> {
+        self.moving = Some(MovingFlow { local, remote, frames: Vec::new() });
+        self.drain_ring();
+        self.moving.take().map_or_else(Vec::new, |moving| moving.frames)
     }
 
     fn count_poll(&mut self, work: u16, kind: PollKind) {
@@ -531,6 +580,11 @@ impl Core {
             return Vec::new();
         }
         std::iter::from_fn(|| self.stack.poll_neighbor_request()).collect()
+    }
+
+    /// Returns the Ethernet address of this end.
+    pub(crate) fn mac(&self) -> [u8; 6] {
+        self.stack.config().settings().mac
     }
 
     pub(crate) fn nic_counters(&self) -> abey_nic::Counters {

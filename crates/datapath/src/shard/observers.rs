@@ -160,7 +160,7 @@ impl SocketTable {
     }
 
     /// Returns whether the peer opened the connection of `socket`, or sent the first datagram.
-    pub(super) fn is_incoming(&self, socket: SocketId) -> bool {
+    pub(crate) fn is_incoming(&self, socket: SocketId) -> bool {
         self.observers.get(socket).is_some_and(|observers| !observers.is_outgoing)
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use abey_tcpip::{IoError, Readiness, SocketId};
 
 use crate::error::Error;
+use crate::handover::ConnectionKey;
 use crate::host::Host;
 use crate::kernel::ports::Lease;
 use crate::shard::{Core, Observer, Shard, ShardSocket};
@@ -130,6 +131,11 @@ impl Handle {
                 return Err(Error::TimedOut);
             }
         }
+    }
+
+    /// Returns the name of the first socket in its runtime.
+    pub(super) fn key(&self) -> ConnectionKey {
+        self.first().key().into()
     }
 
     /// Closes the sockets. Calls on the handle fail from now on.

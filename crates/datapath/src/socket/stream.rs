@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use abey_tcpip::{IoError, Keepalive, Readiness, Shutdown, SocketError, SocketId}
 use super::connect;
 use super::handle::Handle;
 use crate::error::{Error, OpenError};
+use crate::handover::{self, ConnectionKey, HandOverError, HandedOver};
 use crate::runtime::Runtime;
 use crate::shard::{Core, Shard};
 use crate::source::{Source, SourceInfo, sealed};
@@ -369,6 +370,31 @@ impl TcpStream {
     /// The runtime was dropped.
     pub fn set_send_buffer(&self, bytes: usize) -> Result<(), Error> {
         self.0.now(|core, socket| core.stack.set_send_buffer(socket, bytes))
+    }
+}
+
+/// Handing over to the kernel: see [`handover`](crate::handover).
+impl TcpStream {
+    /// Returns the connection's name in its runtime. Takes no lock, so that a forked child may call it.
+    pub fn key(&self) -> ConnectionKey {
+        self.0.key()
+    }
+
+    /// Moves the connection into `socket`, an unconnected TCP socket of the kernel that is bound to no other port. Every
+    /// process that shares the socket then has the connection. If the kernel cannot take it, a socket pair stands for it.
+    ///
+    /// Later calls on the stream fail with [`IoError::Moved`]. A second hand-over returns the result of the first.
+    ///
+    /// # Errors
+    /// See [`HandOverError`]. Then the stream is unchanged.
+    pub fn hand_over(&self, socket: BorrowedFd<'_>) -> Result<HandedOver, HandOverError> {
+        handover::hand_over(&self.0.host, self.0.key(), Some(socket))
+    }
+
+    /// Returns where the connection was moved to, if it was: also by the [request](crate::handover::HandOverAddress) of another
+    /// process.
+    pub fn handed_over(&self) -> Option<HandedOver> {
+        handover::handed_over(&self.0.host, self.0.key())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The part of an AF_XDP device that exists once, even if several processes have its queues.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::facts::Facts;
@@ -39,6 +40,31 @@ impl XdpDevice {
 
     pub(crate) fn set_socket(&self, queue: u32, socket: Option<BorrowedFd<'_>>) -> io::Result<()> {
         self.program.set_socket(queue, socket)
+    }
+
+    /// Passes the segments of a TCP connection to the kernel.
+    pub(crate) fn pass_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        self.program.pass_flow(local, remote)
+    }
+
+    /// Ends the exception of a connection.
+    pub(crate) fn reclaim_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        self.program.reclaim_flow(local, remote)
+    }
+
+    /// Ends the exceptions of connections that the kernel does not have any more.
+    pub(crate) fn sweep_flows(&self) -> io::Result<()> {
+        self.program.sweep_flows()
+    }
+
+    /// Returns the number of flow exceptions.
+    pub(crate) fn flows(&self) -> usize {
+        self.program.flows()
+    }
+
+    /// Gives a frame to the kernel as if the device had received it.
+    pub(crate) fn inject(&self, frame: &[u8]) -> io::Result<()> {
+        self.program.inject(self.facts.index, frame)
     }
 
     /// Sets which packets of a port on these queues go to their sockets.

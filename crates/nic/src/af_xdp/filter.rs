@@ -11,6 +11,13 @@
 //! *open* there ([`Port`]), otherwise to the kernel, and the connection is then recorded as one of the kernel's. Later
 //! segments go to the socket if the port has *flows* there and the connection is not recorded. A port that is closed keeps
 //! its flows until they have ended. The record is an LRU map: when it is full, the oldest entries are evicted.
+//!
+//! *Flow exceptions.* A connection that was handed over to the kernel has an entry in a map of its own, by the addresses and
+//! ports of both ends; its segments, SYNs included, pass to the kernel. This is no LRU map: a flood of SYNs must not return an
+//! idle connection to a socket that does not know it. The user of the program removes entries when the kernel's socket has
+//! gone ([`flows`](super::flows)). Only ports with such entries ([`Port`]) cost the lookup.
+
+use std::net::{IpAddr, SocketAddr};
 
 use abey_bpf::{Assembled, Assembler, Map, Operation, Program, Register, Register::*, Size, When, abi, object_file};
 
@@ -18,6 +25,8 @@ use crate::headers::{ICMP, ICMPV6, TCP, UDP};
 
 /// Name of the program in the object.
 pub(super) const PROGRAM: &str = "abey_filter";
+/// Name of the program that passes every frame to the kernel.
+pub(super) const PASS_PROGRAM: &str = "abey_pass";
 /// Name of the map from [`key`] to [`Port`].
 pub(super) const PORTS: &str = "abey_ports";
 /// Name of the map from queue to socket.
@@ -26,6 +35,10 @@ pub(super) const SOCKETS: &str = "abey_sockets";
 pub(super) const KERNEL_CONNECTIONS: &str = "abey_notes";
 /// Maximum number of recorded connections.
 const MAX_KERNEL_CONNECTIONS: u32 = 65_536;
+/// Name of the map of connections that were handed over to the kernel.
+pub(super) const FLOWS_MAP: &str = "abey_flows";
+/// Maximum number of connections that were handed over and still exist.
+pub(super) const MAX_FLOWS: u32 = 65_536;
 /// Maximum number of registered ports.
 pub(super) const MAX_PORTS: u32 = 65_536;
 /// Maximum number of queues.
@@ -33,10 +46,13 @@ pub(super) const MAX_QUEUES: u32 = 256;
 /// A set of queues, one bit each.
 pub(super) type Queues = [u8; QUEUES_BYTES];
 const QUEUES_BYTES: usize = MAX_QUEUES as usize / 8;
-/// Of a registered port: the queues where it is open, and those where it has flows (for UDP that is all).
-pub(super) type Port = [Queues; 2];
+/// Of a registered port: the queues where it is open, those where it has flows (for UDP that is all), and in the first byte
+/// whether it has flow exceptions.
+pub(super) type Port = [Queues; 3];
 /// Index of the latter in a [`Port`].
 const FLOWS: usize = 1;
+/// Index of the exceptions in a [`Port`].
+pub(super) const EXCEPTIONS: usize = 2;
 pub(super) const NO_QUEUE: Queues = [0; QUEUES_BYTES];
 pub(super) const ALL_QUEUES: Queues = [0xff; QUEUES_BYTES];
 
@@ -47,7 +63,14 @@ mod stack {
     pub(super) const CONNECTION_PADDING: i16 = -12;
     pub(super) const CONNECTION_PORTS: i16 = -16;
     pub(super) const CONNECTION: i16 = -32;
+    /// Key of a flow exception: the peer's and the local address in 16 bytes each, the peer's and the local port.
+    pub(super) const FLOW_PORTS: i16 = -36;
+    pub(super) const FLOW_LOCAL: i16 = -52;
+    pub(super) const FLOW: i16 = -68;
 }
+/// Key of a flow exception.
+pub(super) type FlowKey = [u8; FLOW_BYTES];
+const FLOW_BYTES: usize = 36;
 /// Length of a connection's key in bytes.
 const CONNECTION_BYTES: u32 = 24;
 
@@ -137,9 +160,23 @@ fn point(asm: &mut Assembler, register: Register, at: i16) {
     asm.compute(Operation::Add, register, i32::from(at));
 }
 
-/// Continues with a packet with its transport header at `R8`: determines its kind, and stores the key of its connection. The
-/// words of the peer's address are at these offsets from `R2`; an IPv4 address has one.
-fn parse_packet(asm: &mut Assembler, address: &[i16]) {
+/// Returns the key of the exception for a TCP connection.
+pub(super) fn flow_key(local: SocketAddr, remote: SocketAddr) -> FlowKey {
+    let mut key = [0; FLOW_BYTES];
+    for (at, address) in [(0, remote), (16, local)] {
+        match address.ip() {
+            IpAddr::V4(v4) => key[at..at + 4].copy_from_slice(&v4.octets()),
+            IpAddr::V6(v6) => key[at..at + 16].copy_from_slice(&v6.octets()),
+        }
+    }
+    key[32..34].copy_from_slice(&remote.port().to_be_bytes());
+    key[34..].copy_from_slice(&local.port().to_be_bytes());
+    key
+}
+
+/// Continues with a packet with its transport header at `R8`: determines its kind, and stores the keys of its connection. The
+/// words of the peer's address and of the local one are at these offsets from `R2`; an IPv4 address has one.
+fn parse_packet(asm: &mut Assembler, address: &[i16], local: &[i16]) {
     asm.jump_if(R7, When::NotEqual, i32::from(TCP), "transport");
     // Up to the flags of TCP (RFC 9293, section 3.1).
     require(asm, R8, 14);
@@ -149,9 +186,16 @@ fn parse_packet(asm: &mut Assembler, address: &[i16]) {
             None => asm.compute(Operation::Move, R5, 0),
         }
         asm.store(Size::Word, R10, stack::CONNECTION + 4 * at as i16, R5);
+        asm.store(Size::Word, R10, stack::FLOW + 4 * at as i16, R5);
+        match local.get(at) {
+            Some(offset) => asm.load(Size::Word, R5, R2, *offset),
+            None => asm.compute(Operation::Move, R5, 0),
+        }
+        asm.store(Size::Word, R10, stack::FLOW_LOCAL + 4 * at as i16, R5);
     }
     asm.load(Size::Word, R5, R8, 0);
     asm.store(Size::Word, R10, stack::CONNECTION_PORTS, R5);
+    asm.store(Size::Word, R10, stack::FLOW_PORTS, R5);
     asm.jump("flags");
 }
 
@@ -169,6 +213,21 @@ fn parse_flags(asm: &mut Assembler) {
     asm.jump_if(R5, When::NotEqual, SYN, "transport");
     asm.compute(Operation::Move, R9, kind::FIRST);
     asm.jump("transport");
+}
+
+/// Jumps to `pass` if the segment is that of a flow exception. Preserves `R0`, the [`Port`]; overwrites `R8`.
+fn check_exceptions(asm: &mut Assembler) {
+    asm.jump_if(R9, When::Equal, kind::OTHER, "no exception");
+    asm.load(Size::Byte, R5, R0, (EXCEPTIONS * QUEUES_BYTES) as i16);
+    asm.jump_if(R5, When::Equal, 0, "no exception");
+    // The pointer outlives the call in a register that calls preserve.
+    asm.compute(Operation::Move, R8, R0);
+    asm.load_map(R1, FLOWS_MAP);
+    point(asm, R2, stack::FLOW);
+    asm.call(abi::MAP_LOOKUP_ELEM);
+    asm.jump_if(R0, When::NotEqual, 0, "pass");
+    asm.compute(Operation::Move, R0, R8);
+    asm.label("no exception");
 }
 
 /// Jumps to `kernel` unless the [`Port`] at `R0` is open, or has flows, on the frame's queue.
@@ -235,7 +294,8 @@ fn program() -> Assembled {
     asm.compute(Operation::Move, R8, R2);
     asm.compute(Operation::Add, R8, 14 + 40);
     asm.jump_if(R7, When::Equal, i32::from(ICMPV6), "icmpv6");
-    parse_packet(&mut asm, &[14 + 8, 14 + 12, 14 + 16, 14 + 20]);
+    let local = [14 + 24, 14 + 28, 14 + 32, 14 + 36];
+    parse_packet(&mut asm, &[14 + 8, 14 + 12, 14 + 16, 14 + 20], &local);
 
     asm.label("ipv4");
     require(&mut asm, R2, 14 + 20);
@@ -250,7 +310,7 @@ fn program() -> Assembled {
     asm.compute(Operation::Add, R8, 14);
     asm.compute(Operation::Add, R8, R5);
     asm.jump_if(R7, When::Equal, i32::from(ICMP), "icmp");
-    parse_packet(&mut asm, &[14 + 12]);
+    parse_packet(&mut asm, &[14 + 12], &[14 + 16]);
     parse_flags(&mut asm);
     parse_quoted_v4(&mut asm);
     parse_quoted_v6(&mut asm);
@@ -268,6 +328,7 @@ fn program() -> Assembled {
     asm.load_map(R1, PORTS);
     asm.call(abi::MAP_LOOKUP_ELEM);
     asm.jump_if(R0, When::Equal, 0, "kernel");
+    check_exceptions(&mut asm);
     check_queue(&mut asm);
     check_kernel_connections(&mut asm);
     asm.label("redirect");
@@ -278,6 +339,14 @@ fn program() -> Assembled {
     asm.call(abi::REDIRECT_MAP);
     asm.exit();
     pass_to_kernel(&mut asm);
+    asm.assemble()
+}
+
+/// Returns the program that passes every frame to the kernel, for frames that are injected.
+fn pass_program() -> Assembled {
+    let mut asm = Assembler::default();
+    asm.compute(Operation::Move, R0, abi::XDP_PASS);
+    asm.exit();
     asm.assemble()
 }
 
@@ -294,7 +363,12 @@ pub(super) fn object() -> Vec<u8> {
     let maps = [
         map(PORTS, [abi::MAP_TYPE_HASH, 4, size_of::<Port>() as u32, MAX_PORTS, abi::NO_PREALLOC]),
         map(KERNEL_CONNECTIONS, [abi::MAP_TYPE_LRU_HASH, CONNECTION_BYTES, 4, MAX_KERNEL_CONNECTIONS, 0]),
+        map(FLOWS_MAP, [abi::MAP_TYPE_HASH, FLOW_BYTES as u32, 4, MAX_FLOWS, abi::NO_PREALLOC]),
         map(SOCKETS, [abi::MAP_TYPE_XSKMAP, 4, 4, MAX_QUEUES, 0]),
     ];
-    object_file(&[Program { name: PROGRAM, section: "xdp", code: program() }], &maps)
+    let programs = [
+        Program { name: PROGRAM, section: "xdp", code: program() },
+        Program { name: PASS_PROGRAM, section: "xdp.frags", code: pass_program() },
+    ];
+    object_file(&programs, &maps)
 }

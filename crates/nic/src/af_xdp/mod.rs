@@ -11,6 +11,9 @@
 mod device;
 mod facts;
 mod filter;
+mod flows;
+mod handover;
+mod inject;
 mod ports;
 mod program;
 mod queue;
@@ -46,7 +49,7 @@ pub(crate) fn open(name: &str, shape: XdpShape) -> Result<Opened, OpenError> {
     }
     // The device is changed last.
     program.attach(facts.index, shape.generic)?;
-    let ports = Ports::of_program(&facts.device, Arc::new(program));
+    let ports = Ports::of_program(&facts.device, facts.index, Arc::new(program));
     Ok((queue_pairs(&facts, sockets, &ports), ports, facts.address))
 }
 

@@ -32,20 +32,20 @@ impl PortsError {
 #[derive(Clone, Debug)]
 pub struct Ports {
     device: String,
-    redirect: Redirect,
+    pub(super) redirect: Redirect,
 }
 
 /// The program that redirects, or the broker that has it.
 #[derive(Clone, Debug)]
-enum Redirect {
-    Program(Arc<Program>),
+pub(super) enum Redirect {
+    Program { program: Arc<Program>, index: u32 },
     Broker(Arc<dyn Broker>),
 }
 
 impl Ports {
     /// Returns the ports of a program of this process, on every queue with a socket.
-    pub(super) fn of_program(device: &str, program: Arc<Program>) -> Self {
-        Self { device: device.to_owned(), redirect: Redirect::Program(program) }
+    pub(super) fn of_program(device: &str, index: u32, program: Arc<Program>) -> Self {
+        Self { device: device.to_owned(), redirect: Redirect::Program { program, index } }
     }
 
     /// Returns the ports of a broker's program.
@@ -56,7 +56,7 @@ impl Ports {
     /// Returns the broker, if another process has the program.
     pub fn broker(&self) -> Option<&Arc<dyn Broker>> {
         match &self.redirect {
-            Redirect::Program(_) => None,
+            Redirect::Program { .. } => None,
             Redirect::Broker(broker) => Some(broker),
         }
     }
@@ -87,10 +87,10 @@ impl Ports {
 
     fn set(&self, protocol: Protocol, port: u16, what: Redirected) -> Result<(), PortsError> {
         let set = match &self.redirect {
-            Redirect::Program(program) => program.change_port(protocol, port, |entry| {
+            Redirect::Program { program, .. } => program.change_port(protocol, port, |entry| {
                 let [open, flows] = what.open_and_flows();
                 let queues = |on| if on { filter::ALL_QUEUES } else { filter::NO_QUEUE };
-                *entry = [queues(open), queues(flows)];
+                [entry[0], entry[1]] = [queues(open), queues(flows)];
             }),
             Redirect::Broker(broker) => broker.redirect(protocol, port, what),
         };
@@ -101,7 +101,7 @@ impl Ports {
     /// stay bound until their pairs are dropped.
     pub fn detach(&self) {
         match &self.redirect {
-            Redirect::Program(program) => program.detach(),
+            Redirect::Program { program, .. } => program.detach(),
             Redirect::Broker(broker) => broker.give_back(),
         }
     }
@@ -118,7 +118,7 @@ mod tests {
     fn attached(device: &str, index: u32) -> Result<Ports, OpenError> {
         let program = Program::load(device)?;
         program.attach(index, false)?;
-        Ok(Ports::of_program(device, Arc::new(program)))
+        Ok(Ports::of_program(device, index, Arc::new(program)))
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The loaded XDP program: attaching it, and changing its maps while it runs.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use abey_bpf::error_chain;
 use aya::Ebpf;
@@ -11,6 +12,8 @@ use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, Xdp, xdp::XdpMode};
 
 use super::filter::{self, Port};
+use super::flows::Flows;
+use super::inject;
 use crate::error::OpenError;
 use crate::headers::{TCP, UDP};
 use crate::redirect::Protocol;
@@ -20,6 +23,9 @@ pub(super) struct Program {
     device: String,
     ports: Mutex<HashMap<MapData, u32, Port>>,
     sockets: Mutex<XskMap<MapData>>,
+    flows: Mutex<Flows>,
+    /// The program that passes injected frames to the kernel, once it was needed.
+    pass: OnceLock<Option<OwnedFd>>,
     /// Detaches the program when dropped; the kernel does so when the process ends.
     link: Mutex<Option<FdLink>>,
     loaded: Mutex<Ebpf>,
@@ -43,10 +49,13 @@ impl Program {
         let mut map = |name| loaded.take_map(name).ok_or_else(|| load(format!("it has no map {name}")));
         let ports = HashMap::try_from(map(filter::PORTS)?).map_err(|error| load(error_chain(&error)))?;
         let sockets = XskMap::try_from(map(filter::SOCKETS)?).map_err(|error| load(error_chain(&error)))?;
+        let flows = HashMap::try_from(map(filter::FLOWS_MAP)?).map_err(|error| load(error_chain(&error)))?;
         Ok(Self {
             device: device.to_owned(),
             ports: Mutex::new(ports),
             sockets: Mutex::new(sockets),
+            flows: Mutex::new(Flows::new(flows)),
+            pass: OnceLock::new(),
             link: Mutex::new(None),
             loaded: Mutex::new(loaded),
         })
@@ -84,7 +93,8 @@ impl Program {
         };
         let key = filter::key(number, port);
         let mut ports = lock(&self.ports);
-        let nowhere = [filter::NO_QUEUE; 2];
+        let nowhere = [filter::NO_QUEUE; 3];
+        let has_exceptions = u8::from(lock(&self.flows).has_port(port) && protocol == Protocol::Tcp);
         let mut entry = match ports.get(&key, 0) {
             Ok(entry) => entry,
             Err(MapError::KeyNotFound) => nowhere,
@@ -92,12 +102,55 @@ impl Program {
         };
         let before = entry;
         change(&mut entry);
+        entry[filter::EXCEPTIONS][0] =
+            if entry[..filter::EXCEPTIONS] == nowhere[..filter::EXCEPTIONS] { 0 } else { has_exceptions };
         if entry == before {
             return Ok(());
         }
         let changed = if entry == nowhere { ports.remove(&key) } else { ports.insert(key, entry, 0) };
         changed.map_err(map_error)
     }
+}
+
+/// Connections that were handed over to the kernel.
+impl Program {
+    /// Passes the segments of a TCP connection to the kernel.
+    pub(super) fn pass_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        lock(&self.flows).insert(local, remote)?;
+        self.change_port(Protocol::Tcp, local.port(), |_| ())
+    }
+
+    /// Ends the exception of a connection, whose segments then go where its port's go.
+    pub(super) fn reclaim_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        lock(&self.flows).remove(local, remote)?;
+        self.change_port(Protocol::Tcp, local.port(), |_| ())
+    }
+
+    /// Returns the number of flow exceptions.
+    pub(super) fn flows(&self) -> usize {
+        lock(&self.flows).len()
+    }
+
+    /// Ends the exceptions of connections that the kernel does not have any more, in the calling thread's network namespace.
+    pub(super) fn sweep_flows(&self) -> io::Result<()> {
+        let gone = lock(&self.flows).gone()?;
+        gone.into_iter().try_for_each(|(local, remote)| self.reclaim_flow(local, remote))
+    }
+
+    /// Gives a frame to the kernel as if the device of this index had received it.
+    pub(super) fn inject(&self, index: u32, frame: &[u8]) -> io::Result<()> {
+        let pass = self.pass.get_or_init(|| load_pass(&mut lock(&self.loaded)).ok());
+        let pass = pass.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        inject::inject(pass.as_fd(), index, frame)
+    }
+}
+
+/// Loads the program that passes every frame.
+fn load_pass(loaded: &mut Ebpf) -> Result<OwnedFd, ProgramError> {
+    let program = loaded.program_mut(filter::PASS_PROGRAM).expect("the object has the program");
+    let program: &mut Xdp = program.try_into().expect("it is an XDP program");
+    program.load()?;
+    program.fd()?.as_fd().try_clone_to_owned().map_err(ProgramError::IOError)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -142,7 +195,7 @@ fn attach(loaded: &mut Ebpf, device: &str, index: u32, generic: bool) -> Result<
     })
 }
 
-fn map_error(error: MapError) -> io::Error {
+pub(super) fn map_error(error: MapError) -> io::Error {
     match error {
         MapError::SyscallError(error) => error.io_error,
         other => io::Error::other(error_chain(&other)),

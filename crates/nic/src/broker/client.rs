@@ -1,12 +1,17 @@
 //! A claim, in the process that has it.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::protocol::{Connection, Reply, Request};
 use crate::claim::{Broker, Claim};
 use crate::redirect::{Protocol, Redirected};
+use crate::repair::RepairState;
+
+/// Longest frame that a request carries, in bytes.
+const MAX_INJECTED: usize = 1800;
 
 /// Reason why a claim failed.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +33,7 @@ pub enum ClaimError {
 /// [`ClaimError`]
 pub fn claim(name: &str, token: &str, is_forked: bool) -> Result<Claim, ClaimError> {
     let connection = Connection::open(name)?;
-    let (reply, mut descriptors) = connection.request(&Request::Claim { token: token.to_owned(), is_forked })?;
+    let (reply, mut descriptors) = connection.request(&Request::Claim { token: token.to_owned(), is_forked }, &[])?;
     match reply {
         Reply::Granted { queues, of, has_control } => {
             let control = if has_control { descriptors.pop() } else { None };
@@ -46,8 +51,12 @@ struct Client(Mutex<Connection>);
 
 impl Client {
     fn request(&self, request: &Request) -> io::Result<()> {
+        self.request_with(request, &[])
+    }
+
+    fn request_with(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match connection.request(request)?.0 {
+        match connection.request(request, descriptors)?.0 {
             Reply::Done => Ok(()),
             Reply::Failed(number) => Err(io::Error::from_raw_os_error(number)),
             _ => Err(io::ErrorKind::InvalidData.into()),
@@ -66,6 +75,25 @@ impl Broker for Client {
 
     fn use_neighbor(&self, address: IpAddr) -> io::Result<()> {
         self.request(&Request::UseNeighbor(address))
+    }
+
+    fn begin_repair(&self, socket: BorrowedFd<'_>, state: &RepairState) -> io::Result<()> {
+        self.request_with(&Request::BeginRepair(state.clone()), &[socket])
+    }
+
+    fn end_repair(&self, socket: BorrowedFd<'_>, reuse_address: bool, has_succeeded: bool) -> io::Result<()> {
+        self.request_with(&Request::EndRepair { reuse_address, has_succeeded }, &[socket])
+    }
+
+    fn pass_flow(&self, local: SocketAddr, remote: SocketAddr, on: bool) -> io::Result<()> {
+        self.request(&Request::PassFlow { local, remote, on })
+    }
+
+    fn inject(&self, frame: &[u8]) -> io::Result<()> {
+        if frame.len() > MAX_INJECTED {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.request(&Request::Inject(frame.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
     fn report_failure(&self, reason: &str) -> io::Result<()> {

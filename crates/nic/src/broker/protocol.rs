@@ -3,7 +3,7 @@
 //! The broker parses a request completely and checks its ranges ([`Request::parse`]) before it acts on it.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message;
 use crate::redirect::{Protocol, Redirected};
+use crate::repair::RepairState;
 
 /// Length of a token in bytes.
 const TOKEN_BYTES: usize = 32;
@@ -46,6 +47,26 @@ pub enum Request {
     },
     /// See [`Broker::use_neighbor`](super::Broker::use_neighbor).
     UseNeighbor(IpAddr),
+    /// See [`Broker::begin_repair`](super::Broker::begin_repair). The socket is sent with the message.
+    BeginRepair(RepairState),
+    /// See [`Broker::end_repair`](super::Broker::end_repair). The socket is sent with the message.
+    EndRepair {
+        /// Whether the socket has SO_REUSEADDR afterwards.
+        reuse_address: bool,
+        /// Whether the kernel has the connection now.
+        has_succeeded: bool,
+    },
+    /// See [`Broker::pass_flow`](super::Broker::pass_flow).
+    PassFlow {
+        /// Address of this end.
+        local: SocketAddr,
+        /// Address of the peer.
+        remote: SocketAddr,
+        /// Whether to pass it, or to undo that.
+        on: bool,
+    },
+    /// See [`Broker::inject`](super::Broker::inject): the frame in hexadecimal digits.
+    Inject(String),
     /// See [`Broker::report_failure`](super::Broker::report_failure).
     ReportFailure(String),
     /// See [`Broker::give_back`](super::Broker::give_back).
@@ -87,6 +108,7 @@ impl Request {
         let is_valid = match &request {
             Self::Claim { token, .. } => token.len() == TOKEN_BYTES && token.is_ascii(),
             Self::ReportFailure(reason) => reason.len() <= MAX_TEXT_BYTES,
+            Self::Inject(digits) => digits.len() % 2 == 0 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()),
             _ => true,
         };
         is_valid.then_some(request)
@@ -177,13 +199,16 @@ impl Peer {
         Ok(sockopt::socket_peercred(&self.0)?.uid.as_raw())
     }
 
-    /// Returns the next request, or `None` when there is none yet.
+    /// Returns the next request and its descriptors, or `None` when there is none yet.
     ///
     /// # Errors
     /// When the process has closed the connection or sent something else than a request. The connection is to be closed.
-    pub fn receive(&self) -> io::Result<Option<Request>> {
+    pub fn receive(&self) -> io::Result<Option<(Request, Vec<OwnedFd>)>> {
         match message::receive(&self.0, RecvFlags::DONTWAIT) {
-            Ok((bytes, _)) => Request::parse(&bytes).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into()),
+            Ok((bytes, descriptors)) => {
+                let request = Request::parse(&bytes).ok_or(io::ErrorKind::InvalidData)?;
+                Ok(Some((request, descriptors)))
+            }
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -217,8 +242,12 @@ impl Connection {
     }
 
     /// Sends a request and waits for the reply.
-    pub(super) fn request(&self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
-        message::send(&self.0, &request.to_bytes(), &[])?;
+    pub(super) fn request(
+        &self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<(Reply, Vec<OwnedFd>)> {
+        message::send(&self.0, &request.to_bytes(), descriptors)?;
         let (bytes, descriptors) = loop {
             match message::receive(&self.0, RecvFlags::empty()) {
                 Err(Errno::INTR) => {}

@@ -12,6 +12,7 @@
 //! When the broker's process is killed the kernel detaches the XDP program (it is attached by a link) and removes the
 //! abstract socket; the guard ends the program.
 
+mod handover;
 mod ledger;
 mod server;
 

@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::handover;
 use super::ledger::{ClientId, Decision, Ledger};
 use super::{BrokerConfig, SharedFailure, StartError};
 
@@ -52,6 +53,8 @@ pub(super) struct BrokerServer {
     ledger: Ledger,
     clients: BTreeMap<ClientId, Client>,
     next_id: ClientId,
+    /// When the flow exceptions are checked next, if there are any.
+    next_sweep: Instant,
     /// Messages that were reported.
     reported: BTreeSet<String>,
     failure: SharedFailure,
@@ -70,13 +73,15 @@ impl BrokerServer {
         };
         let ledger = Ledger::new(nic.queues(), nic.is_divisible(), config.queues_per_process);
         let (clients, reported) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Self { config, token, nic, neighbors, ledger, clients, next_id: 0, reported, failure })
+        let next_sweep = Instant::now();
+        Ok(Self { config, token, nic, neighbors, ledger, clients, next_id: 0, next_sweep, reported, failure })
     }
 
     /// Serves processes until the other end of `stop` is closed.
     pub(super) fn run(&mut self, listener: &Listener, stop: &PipeReader) {
         loop {
             self.decide();
+            self.sweep_flows();
             let Some(ready) = self.wait(listener, stop) else { return };
             for id in ready {
                 self.serve(id);
@@ -89,7 +94,8 @@ impl BrokerServer {
 
     /// Waits for the next event, and returns the clients that have sent something or have ended; `None` at the end.
     fn wait(&self, listener: &Listener, stop: &PipeReader) -> Option<Vec<ClientId>> {
-        let timeout = self.ledger.next_deadline().and_then(|at| {
+        let sweep = (self.nic.passed_flows() > 0).then_some(self.next_sweep);
+        let timeout = self.ledger.next_deadline().into_iter().chain(sweep).min().and_then(|at| {
             // Rounded up to milliseconds, so that the wait does not end before the deadline.
             let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             Timespec::try_from(left).ok()
@@ -119,6 +125,16 @@ impl BrokerServer {
         Some(ready)
     }
 
+    /// Removes the flow exceptions of connections that have ended, every few seconds.
+    fn sweep_flows(&mut self) {
+        let now = Instant::now();
+        if now >= self.next_sweep && self.nic.passed_flows() > 0 {
+            // If this fails, it is tried again; a stale exception does no harm.
+            let _ = self.nic.sweep_flows();
+            self.next_sweep = now + handover::SWEEP_INTERVAL;
+        }
+    }
+
     fn add(&mut self, peer: Peer) {
         let pid = peer.pid().ok().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -134,8 +150,8 @@ impl BrokerServer {
             let Some(client) = self.clients.get(&id) else { return };
             let has_ended = client.pidfd.as_ref().is_some_and(is_readable);
             match client.peer.receive() {
-                Ok(Some(request)) if !has_ended => {
-                    if self.answer(id, request).is_err() {
+                Ok(Some((request, descriptors))) if !has_ended => {
+                    if self.answer(id, request, &descriptors).is_err() {
                         return self.remove(id);
                     }
                 }
@@ -146,7 +162,7 @@ impl BrokerServer {
     }
 
     /// Performs a request. After an error the client is removed.
-    fn answer(&mut self, id: ClientId, request: Request) -> io::Result<()> {
+    fn answer(&mut self, id: ClientId, request: Request, descriptors: &[OwnedFd]) -> io::Result<()> {
         let client = self.clients.get_mut(&id).expect("it has sent the request");
         let refused = || Err(io::ErrorKind::PermissionDenied.into());
         let done = match request {
@@ -176,6 +192,16 @@ impl BrokerServer {
                 Some(neighbors) => neighbors.mark_used(address),
                 None => Ok(()),
             },
+            Request::BeginRepair(state) => handover::begin_repair(&client.ports, &state, descriptors),
+            Request::EndRepair { reuse_address, has_succeeded } => {
+                handover::end_repair(descriptors, reuse_address, has_succeeded)
+            }
+            Request::PassFlow { local, remote, on } => {
+                handover::check_port(&client.ports, local.port()).and_then(|()| self.nic.pass_flow(local, remote, on))
+            }
+            Request::Inject(digits) => {
+                handover::frame(&client.ports, &digits).and_then(|frame| self.nic.inject(&frame))
+            }
             Request::ReportFailure(_) => return refused(),
             Request::GiveBack => {
                 self.take_back(id);

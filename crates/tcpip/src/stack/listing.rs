@@ -47,6 +47,8 @@ pub enum SocketState {
     Closing,
     LastAck,
     Closed,
+    /// Moved to another owner, such as the kernel.
+    Moved,
     /// UDP socket without a peer.
     Unconnected,
     /// UDP socket with a peer.
@@ -77,6 +79,15 @@ impl From<&Socket> for SocketInfo {
                 holder: Holder::Application,
             },
             Socket::Stream(connection) => stream(connection),
+            Socket::Moved(moved) => Self {
+                transport: Transport::Tcp,
+                local: moved.flow.local(),
+                remote: Some(moved.flow.remote()),
+                state: SocketState::Moved,
+                unread: 0,
+                unsent: 0,
+                holder: Holder::Application,
+            },
             Socket::Datagram(socket) => Self {
                 transport: Transport::Udp,
                 local: socket.local,
@@ -140,6 +151,7 @@ impl fmt::Display for SocketState {
             Self::Closing => "closing",
             Self::LastAck => "last-ack",
             Self::Closed => "closed",
+            Self::Moved => "moved",
             Self::Unconnected => "unconnected",
             Self::Connected => "connected",
         })

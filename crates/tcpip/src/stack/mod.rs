@@ -7,6 +7,7 @@
 mod audit;
 mod datagrams;
 mod ephemeral;
+pub(crate) mod export;
 mod input;
 mod link;
 mod listing;
@@ -22,12 +23,13 @@ use std::collections::VecDeque;
 use slotmap::SlotMap;
 
 pub use datagrams::Message;
+pub use export::{ExportedConnection, ExportedTimestamps, ReceiveSide, SendEnd, SendSide, is_segment_of};
 pub use listing::{Holder, SocketInfo, SocketState, Transport};
 pub use opening::LocalEndpoint;
 pub use output::{FrameSink, Frames};
 pub use sockets::Shutdown;
 
-use self::{ephemeral::EphemeralPorts, link::Link};
+use self::{ephemeral::EphemeralPorts, export::MovedConnection, link::Link};
 use crate::{
     config::Config,
     counters::Counters,
@@ -58,6 +60,8 @@ enum Socket {
     Listener(Box<Listener>),
     Stream(Box<Connection>),
     Datagram(Box<UdpSocket>),
+    /// A connection that was moved to another owner, until the application closes it.
+    Moved(Box<MovedConnection>),
 }
 
 #[derive(Debug)]
@@ -160,7 +164,7 @@ impl Stack {
     pub fn has_flow(&self, local: SocketAddr, remote: SocketAddr) -> bool {
         let (address, peer) = (local.ip(), remote.ip());
         let flow = Flow { local: address, remote: peer, local_port: local.port(), remote_port: remote.port() };
-        self.flows.find(&flow).is_some()
+        self.flows.find(&flow).is_some_and(|target| !matches!(target, Target::Moved(_)))
     }
 
     /// Returns whether there is a connection with this local port, including in TIME-WAIT. Visits all of them.
@@ -189,6 +193,7 @@ impl Stack {
             Socket::Stream(connection) => size_of::<Connection>() + connection.memory(),
             Socket::Datagram(socket) => size_of::<UdpSocket>() + socket.memory(),
             Socket::Listener(listener) => size_of::<Listener>() + listener.queue.capacity() * size_of::<SocketId>(),
+            Socket::Moved(_) => size_of::<MovedConnection>(),
         };
         Some(size_of::<Entry>() + held)
     }
@@ -401,12 +406,13 @@ impl Socket {
             Self::Listener(listener) => &mut listener.edges,
             Self::Stream(connection) => &mut connection.edges,
             Self::Datagram(socket) => &mut socket.edges,
+            Self::Moved(moved) => &mut moved.edges,
         }
     }
 
     fn has_output(&self) -> bool {
         match self {
-            Self::Listener(_) => false,
+            Self::Listener(_) | Self::Moved(_) => false,
             Self::Stream(connection) => connection.has_output(),
             Self::Datagram(socket) => socket.has_output(),
         }
@@ -416,7 +422,7 @@ impl Socket {
     fn is_held(&self) -> bool {
         match self {
             Self::Stream(connection) => connection.owner == Owner::Application,
-            Self::Listener(_) | Self::Datagram(_) => true,
+            Self::Listener(_) | Self::Datagram(_) | Self::Moved(_) => true,
         }
     }
 }

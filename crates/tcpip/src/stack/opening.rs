@@ -134,7 +134,7 @@ impl Stack {
         match self.flows.find(flow) {
             None => Some(None),
             Some(Target::TimeWait(id)) => self.time_waits.reuse(now, id).map(Some),
-            Some(Target::Connection(_)) => None,
+            Some(Target::Connection(_) | Target::Moved(_)) => None,
         }
     }
 

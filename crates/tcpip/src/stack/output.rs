@@ -176,7 +176,7 @@ impl Stack {
     fn write_next(&mut self, now: Instant, id: SocketId, slot: &mut [u8]) -> Option<Option<usize>> {
         let Self { sockets, link, counters, budgets, .. } = self;
         match &mut sockets.get_mut(id)?.socket {
-            Socket::Listener(_) => None,
+            Socket::Listener(_) | Socket::Moved(_) => None,
             Socket::Stream(connection) => {
                 let settings = link.config.settings();
                 let mut cx = Context { now, settings, counters: &mut *counters, budgets };

@@ -5,7 +5,7 @@ use core::{
     time::Duration,
 };
 
-use super::{Entry, Socket, Stack};
+use super::{Entry, Socket, Stack, export};
 use crate::{
     error::{IoError, OpenError, SocketError},
     event::{Readiness, SocketId},
@@ -46,6 +46,7 @@ impl Stack {
         match self.sockets.get_mut(id) {
             Some(Entry { socket: Socket::Stream(connection), .. }) if is_visible(connection) => Ok(connection),
             Some(Entry { socket: Socket::Stream(_), .. }) | None => Err(IoError::NoSuchSocket),
+            Some(Entry { socket: Socket::Moved(_), .. }) => Err(IoError::Moved),
             Some(_) => Err(IoError::WrongKind),
         }
     }
@@ -150,6 +151,7 @@ impl Stack {
                 socket.shut_write |= write;
                 socket.edges |= Readiness::READABLE.when(read) | Readiness::WRITABLE.when(write);
             }
+            Some(Socket::Moved(_)) => return Err(IoError::Moved),
             _ => return Err(IoError::WrongKind),
         }
         self.sync_socket(now, id);
@@ -181,6 +183,9 @@ impl Stack {
             Some(Socket::Listener(_)) => self.close_listener(now, id),
             Some(Socket::Datagram(_)) => {
                 self.unbind(id);
+                self.sockets.remove(id);
+            }
+            Some(Socket::Moved(_)) => {
                 self.sockets.remove(id);
             }
             None => {}
@@ -227,6 +232,7 @@ impl Stack {
             Ok(Socket::Stream(connection)) => connection.readiness(),
             Ok(Socket::Listener(listener)) => listener.readiness(),
             Ok(Socket::Datagram(socket)) => socket.readiness(),
+            Ok(Socket::Moved(_)) => export::MOVED_READINESS,
             Err(_) => Readiness::NONE,
         }
     }
@@ -247,6 +253,7 @@ impl Stack {
         Ok(match self.sockets.get_mut(id).map(|entry| &mut entry.socket) {
             Some(Socket::Stream(connection)) => connection.error.take(),
             Some(Socket::Datagram(socket)) => socket.error.take(),
+            Some(Socket::Moved(_)) => return Err(IoError::Moved),
             _ => None,
         })
     }
@@ -261,6 +268,7 @@ impl Stack {
             Socket::Stream(connection) => connection.flow.local(),
             Socket::Listener(listener) => listener.local,
             Socket::Datagram(socket) => socket.local,
+            Socket::Moved(moved) => moved.flow.local(),
         })
     }
 
@@ -273,6 +281,7 @@ impl Stack {
         match &self.entry(id)?.socket {
             Socket::Stream(connection) => Ok(connection.flow.remote()),
             Socket::Datagram(socket) => socket.peer.ok_or(IoError::NotConnected),
+            Socket::Moved(moved) => Ok(moved.flow.remote()),
             Socket::Listener(_) => Err(IoError::NotConnected),
         }
     }

@@ -47,6 +47,11 @@ impl Stack {
                     }
                 }
             }
+            Some(Target::Moved(until)) if now < until => self.counters.tcp_moved_segments += run.payload.segments(),
+            Some(target @ Target::Moved(_)) => {
+                self.flows.remove(&run.flow, target);
+                self.receive_unknown(now, &run);
+            }
             None => self.receive_unknown(now, &run),
         }
     }

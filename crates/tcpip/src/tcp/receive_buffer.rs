@@ -9,7 +9,7 @@
 //! trip, because the window then limits the sender.
 
 use super::seq::{Seq, SeqRange};
-use crate::{gro::Payload, ring::Ring, tcp::options::SACK_BLOCKS, time::Instant};
+use crate::{gro::Payload, ring::Ring, stack::ReceiveSide, tcp::options::SACK_BLOCKS, time::Instant};
 
 /// Maximum number of out-of-order ranges. A segment that needs another one is dropped.
 const MAX_RANGES: usize = 128;
@@ -121,6 +121,27 @@ impl ReceiveBuffer {
     #[cfg(test)]
     pub(crate) const fn limit(&self) -> u32 {
         self.limit
+    }
+
+    /// Returns a copy of the state, for another TCP to continue.
+    pub(crate) fn export(&self) -> ReceiveSide {
+        let next = self.next.minus(u32::from(self.is_finished()));
+        let copy = |range: &SeqRange| {
+            let offset = self.ring.len() + range.start.since(self.next) as usize;
+            (range.start.0, self.ring.copy(offset, range.end.since(range.start) as usize))
+        };
+        let mut islands: Vec<_> = self.ranges.iter().map(copy).collect();
+        islands.sort_by_key(|(start, _)| start.wrapping_sub(next.0));
+        ReceiveSide {
+            next: next.0,
+            unread: self.ring.copy(0, self.ring.len()),
+            islands,
+            fin: self.fin.map(|fin| fin.0),
+            window: self.window(),
+            scale: self.scale,
+            buffer: self.limit,
+            is_shut: false,
+        }
     }
 
     /// Sets the buffer size. The advertised window does not shrink.

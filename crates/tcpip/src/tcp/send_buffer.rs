@@ -5,7 +5,10 @@
 //! enough to be sent.
 
 use super::seq::{Seq, SeqRange};
-use crate::ring::Ring;
+use crate::{
+    ring::Ring,
+    stack::{SendEnd, SendSide},
+};
 
 /// State of the stream's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +141,29 @@ impl SendBuffer {
     /// Returns whether the FIN was acknowledged.
     pub(crate) fn is_finished(&self) -> bool {
         matches!(self.fin, Fin::Sent(at) if self.una.after(at))
+    }
+
+    /// Returns a copy of the state, for another TCP to continue.
+    pub(crate) fn export(&self) -> SendSide {
+        let (end, unsent) = match self.fin {
+            Fin::Open => (SendEnd::Open, self.unsent()),
+            Fin::Queued => (SendEnd::Queued, self.unsent()),
+            Fin::Sent(_) if self.is_finished() => (SendEnd::Acknowledged, 0),
+            Fin::Sent(_) => (SendEnd::Sent, 0),
+        };
+        let sent = self.ring.len() - unsent as usize;
+        SendSide {
+            // An acknowledged FIN is left out, so that the number is that of the first byte or of the FIN.
+            next: self.base.0,
+            sent: self.ring.copy(0, sent),
+            unsent: self.ring.copy(sent, unsent as usize),
+            end,
+            window: self.window,
+            window_seq: self.window_seq.0,
+            largest_window: self.largest_window,
+            scale: self.scale,
+            buffer: self.limit,
+        }
     }
 
     /// Updates the send window from a segment that acknowledges `ack`, which is not before SND.UNA. An older segment

@@ -1,0 +1,188 @@
+//! Requests of other processes to hand a connection over.
+//!
+//! A request is one JSON value in a datagram of a sequenced-packet Unix socket, with the descriptor of the kernel socket, and
+//! so is the answer. The listening socket has an abstract name in the runtime's network namespace, which a process may use
+//! whatever its user and its root directory are. A token proves that it is one of the family: a child knows it from the memory
+//! that it has a copy of.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use abey_nic::message;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+    sockopt,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{ConnectionKey, HandOverError, HandedOver, hand_over};
+use crate::host::Host;
+use crate::threads::{ThreadRole, Threads};
+
+/// How long the server waits for the request of a process that has connected.
+const REQUEST_LIMIT: Duration = Duration::from_secs(1);
+/// How long a request waits for its answer, and for a handshake to end.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// How often a request is repeated while the handshake is not over.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// Where to send requests. Plain data, for a child to inherit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandOverAddress {
+    name: String,
+    token: u128,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Request {
+    token: u128,
+    connection: ConnectionKey,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    /// The kernel socket has the connection.
+    Kernel,
+    /// A pump serves it; its descriptor is sent with the answer.
+    Pump,
+    /// The handshake is not over.
+    NotEstablished,
+    /// It is not possible: the reason.
+    Refused(String),
+}
+
+impl HandOverAddress {
+    /// Asks the process that has the connection to move it into `socket`, and waits for the answer, for ten seconds at most.
+    /// The thread that answers is no application thread.
+    ///
+    /// # Errors
+    /// The process has ended, or it cannot hand the connection over.
+    pub fn request(&self, connection: ConnectionKey, socket: BorrowedFd<'_>) -> io::Result<HandedOver> {
+        let end = Instant::now() + ANSWER_LIMIT;
+        loop {
+            match self.request_once(connection, socket)? {
+                (Answer::Kernel, _) => return Ok(HandedOver::Kernel),
+                (Answer::Pump, descriptor) => {
+                    return descriptor.map(HandedOver::Pump).ok_or_else(|| io::ErrorKind::InvalidData.into());
+                }
+                (Answer::NotEstablished, _) if Instant::now() < end => std::thread::sleep(RETRY),
+                (Answer::NotEstablished, _) => return Err(io::Error::other(HandOverError::NotEstablished)),
+                (Answer::Refused(reason), _) => return Err(io::Error::other(reason)),
+            }
+        }
+    }
+
+    fn request_once(&self, connection: ConnectionKey, socket: BorrowedFd<'_>) -> io::Result<(Answer, Option<OwnedFd>)> {
+        let server = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_timeout(&server, sockopt::Timeout::Recv, Some(ANSWER_LIMIT))?;
+        connect(&server, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)?;
+        let request = Request { token: self.token, connection };
+        message::send(&server, &to_bytes(&request), &[socket])?;
+        let (answer, descriptors) = loop {
+            match message::receive(&server, RecvFlags::empty()) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        let answer = serde_json::from_slice(&answer).map_err(|_| io::ErrorKind::InvalidData)?;
+        Ok((answer, descriptors.into_iter().next()))
+    }
+}
+
+fn to_bytes(message: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(message).expect("a message is JSON")
+}
+
+/// A running server. Dropping it ends its thread.
+#[derive(Debug)]
+pub struct HandOverServer {
+    address: HandOverAddress,
+    /// Closing it ends the thread.
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HandOverServer {
+    /// Starts the server in the network namespace of the calling thread.
+    pub(crate) fn start(host: &Arc<Host>, threads: &Arc<Threads>) -> io::Result<Self> {
+        let token = random()?;
+        let address =
+            HandOverAddress { name: format!("abey-handover/{}/{:016x}", std::process::id(), random()? as u64), token };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        bind(&listener, &SocketAddrUnix::new_abstract_name(address.name.as_bytes())?)?;
+        listen(&listener, 1024)?;
+        let (stop, stopped) = UnixStream::pair()?;
+        let (host, threads) = (host.clone(), threads.clone());
+        let thread = std::thread::Builder::new().name("abey-handover".to_owned()).spawn(move || {
+            threads.register(ThreadRole::HandOver);
+            run(&listener, &stopped, &host, token);
+            threads.unregister();
+        })?;
+        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Returns where to send requests.
+    pub fn address(&self) -> &HandOverAddress {
+        &self.address
+    }
+}
+
+impl Drop for HandOverServer {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            // The panic of a thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn random() -> io::Result<u128> {
+    let mut bytes = [0; 16];
+    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(u128::from_ne_bytes(bytes))
+}
+
+/// Serves requests until `stopped` is closed.
+fn run(listener: &OwnedFd, stopped: &UnixStream, host: &Arc<Host>, token: u128) {
+    loop {
+        let mut descriptors = [PollFd::new(stopped, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        if poll(&mut descriptors, None).is_err() {
+            continue;
+        }
+        if !descriptors[0].revents().is_empty() {
+            return;
+        }
+        if let Ok(client) = accept_with(listener, SocketFlags::CLOEXEC) {
+            // A process that has ended needs no answer.
+            let _ = serve(&client, host, token);
+        }
+    }
+}
+
+/// Answers one request.
+fn serve(client: &OwnedFd, host: &Arc<Host>, token: u128) -> io::Result<()> {
+    sockopt::set_socket_timeout(client, sockopt::Timeout::Recv, Some(REQUEST_LIMIT))?;
+    let (request, descriptors) = message::receive(client, RecvFlags::empty())?;
+    let request: Request = serde_json::from_slice(&request).map_err(|_| io::ErrorKind::InvalidData)?;
+    if request.token != token {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let socket = descriptors.first().map(AsFd::as_fd);
+    let (answer, end) = match hand_over(host, request.connection, socket) {
+        Ok(HandedOver::Kernel) => (Answer::Kernel, None),
+        Ok(HandedOver::Pump(end)) => (Answer::Pump, Some(end)),
+        Err(HandOverError::NotEstablished) => (Answer::NotEstablished, None),
+        Err(error) => (Answer::Refused(error.to_string()), None),
+    };
+    let end: Vec<_> = end.iter().map(AsFd::as_fd).collect();
+    Ok(message::send(client, &to_bytes(&answer), &end)?)
+}

@@ -1,0 +1,59 @@
+//! What the broker does for a process that hands a connection over to the kernel (TCP_REPAIR takes CAP_NET_ADMIN).
+//!
+//! The process sends its own socket: what is done to it here is done to that socket. It can name only connections at ports that
+//! are redirected to its queues, whose traffic it controls anyway.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use abey_nic::Protocol;
+use abey_nic::repair::{self, RepairState};
+
+/// How often the flow exceptions of connections that have ended are removed.
+pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The ports that are redirected to a client.
+type RedirectedPorts = BTreeSet<(Protocol, u16)>;
+
+/// Refuses a TCP port that is not redirected to the client.
+pub(super) fn check_port(ports: &RedirectedPorts, port: u16) -> io::Result<()> {
+    if ports.contains(&(Protocol::Tcp, port)) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+}
+
+/// Makes the client's socket one of a connection, in repair mode. After an error the socket is as it was before.
+pub(super) fn begin_repair(ports: &RedirectedPorts, state: &RepairState, sockets: &[OwnedFd]) -> io::Result<()> {
+    check_port(ports, state.local.port())?;
+    let [socket] = sockets else { return Err(io::ErrorKind::InvalidInput.into()) };
+    repair::begin(socket.as_fd(), state).inspect_err(|_| {
+        let _ = repair::undo(socket.as_fd(), state.reuse_address);
+    })
+}
+
+/// Ends the repair mode of the client's socket.
+pub(super) fn end_repair(sockets: &[OwnedFd], reuse_address: bool, has_succeeded: bool) -> io::Result<()> {
+    let [socket] = sockets else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let end = if has_succeeded { repair::end } else { repair::undo };
+    end(socket.as_fd(), reuse_address)
+}
+
+/// Returns a frame from its hexadecimal digits, if it is a TCP segment to a port that is redirected to the client.
+pub(super) fn frame(ports: &RedirectedPorts, digits: &str) -> io::Result<Vec<u8>> {
+    let byte = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+    let frame: Option<Vec<u8>> = (0..digits.len()).step_by(2).map(byte).collect();
+    let frame = frame.ok_or(io::ErrorKind::InvalidData)?;
+    check_port(ports, tcp_destination_port(&frame).ok_or(io::ErrorKind::PermissionDenied)?)?;
+    Ok(frame)
+}
+
+/// Returns the destination port of a TCP segment over IPv4 or IPv6 without options or extension headers.
+fn tcp_destination_port(frame: &[u8]) -> Option<u16> {
+    const TCP: u8 = 6;
+    let transport = match (frame.get(12..14)?, frame.get(14)?) {
+        ([0x08, 0x00], 0x45) if frame.get(23) == Some(&TCP) => 34,
+        ([0x86, 0xdd], _) if frame.get(20) == Some(&TCP) => 54,
+        _ => return None,
+    };
+    Some(u16::from_be_bytes([*frame.get(transport + 2)?, *frame.get(transport + 3)?]))
+}
