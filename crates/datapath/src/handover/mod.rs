@@ -18,7 +18,7 @@
 //! 5. Segments that came into the ring between 1 and 3 are given to the kernel; so are the ranges beyond a gap and the peer's
 //!    FIN, which TCP_REPAIR does not have.
 //! 6. Unsent data is written, and shutdowns are repeated.
-//! 7. The stack forgets the connection, and wakes whoever waits for it.
+//! 7. The stack forgets the connection, and wakes the threads that wait for it.
 //!
 //! An error in 1 to 4 undoes what was done, and the connection stays in the datapath.
 //!

@@ -501,8 +501,8 @@ impl Core {
         work
     }
 
-    /// Delivers the frames that are in the receive ring now, whoever owns the NAPI instance, because a connection is about to
-    /// move. At most [`MAX_DRAINED`].
+    /// Delivers the frames that are in the receive ring now, even if another context owns the NAPI instance, because a
+    /// connection is about to move. At most [`MAX_DRAINED`].
     pub(crate) fn drain_ring(&mut self) {
         let mut left = MAX_DRAINED;
         while left > 0 && self.failed.is_none() {
