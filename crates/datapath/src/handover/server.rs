@@ -32,7 +32,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(10);
 
 /// Where to send requests. Plain data, for a child to inherit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct HandOverAddress {
     name: String,
     token: u128,

@@ -111,6 +111,11 @@ impl TestBed {
         }
     }
 
+    /// Returns the namespace of the kernel's end of a veth.
+    pub(crate) fn far(&self) -> &File {
+        self.far.as_ref().expect("a veth")
+    }
+
     /// Runs `work` in the namespace of the kernel's end.
     pub(crate) fn at_peer<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         match &self.far {

@@ -10,6 +10,7 @@ mod support;
 
 mod analysed;
 mod bulk;
+mod handover;
 mod iperf3;
 mod many;
 mod programs;

@@ -1,0 +1,336 @@
+//! Connections that are handed over to the kernel in the middle of transfers in both directions over a bad wire.
+//!
+//! `ABEY_HAND_OVERS` sets their number (1000 for the full test). A tenth is requested by another process, which is killed
+//! as soon as it has its answer.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use abey_datapath::handover::{HandOverAddress, HandedOver};
+use abey_datapath::{Error, IoError, Runtime, Shutdown, TcpListener, TcpStream};
+use abey_nic::Impairment;
+use nix::libc;
+
+use crate::common::{
+    Around, HANG_LIMIT, TestBed, Wire, has_program, in_namespace, inside, is_possible, ours, theirs, this_program,
+    until,
+};
+
+/// Environment of the process that requests a hand-over: the address and the connection. The kernel socket is its input.
+const ADDRESS: &str = "ABEY_HAND_OVER_ADDRESS";
+const CONNECTION: &str = "ABEY_HAND_OVER_CONNECTION";
+
+/// The number of hand-overs without the variable.
+const DEFAULT_COUNT: usize = 40;
+/// Connections at the same time.
+const PARALLEL: usize = 4;
+const PORT: u16 = 7000;
+
+/// Loses and reorders in both directions.
+fn bad() -> Impairment {
+    Impairment {
+        loss: 0.02,
+        delay: Duration::from_micros(200),
+        reorder: 0.05,
+        reorder_by: Duration::from_millis(1),
+        ..Impairment::default()
+    }
+}
+
+/// A generator of random numbers (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) % limit
+    }
+}
+
+/// Returns the byte at an offset of one direction of a connection.
+fn byte(stream: u64, at: u64) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ (at >> 13) as u8 ^ stream as u8
+}
+
+/// The transfer of one end: what it has sent and received so far.
+#[derive(Debug)]
+struct Transfer {
+    sends: u64,
+    receives: u64,
+    sent: u64,
+    received: u64,
+    to_send: u64,
+    has_shut: bool,
+    has_ended: bool,
+}
+
+/// What an attempt to read or write has done.
+enum Attempt {
+    Done(usize),
+    WouldBlock,
+    Moved,
+}
+
+/// One end of a connection, which never waits.
+trait End {
+    fn try_read(&self, buffer: &mut [u8]) -> Attempt;
+    fn try_write(&self, bytes: &[u8]) -> Attempt;
+    fn shut_write(&self);
+}
+
+fn attempt(result: Result<usize, Error>) -> Attempt {
+    match result {
+        Ok(count) => Attempt::Done(count),
+        Err(Error::Socket(IoError::WouldBlock)) => Attempt::WouldBlock,
+        Err(Error::Socket(IoError::Moved)) => Attempt::Moved,
+        Err(error) => panic!("the datapath's end: {error}"),
+    }
+}
+
+impl End for TcpStream {
+    fn try_read(&self, buffer: &mut [u8]) -> Attempt {
+        attempt(Self::try_read(self, buffer))
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> Attempt {
+        attempt(Self::try_write(self, bytes))
+    }
+
+    fn shut_write(&self) {
+        match self.shutdown(Shutdown::Write) {
+            Ok(()) | Err(Error::Socket(IoError::Moved)) => {}
+            Err(error) => panic!("shutdown: {error}"),
+        }
+    }
+}
+
+/// A socket of the kernel.
+struct Kernel(std::net::TcpStream, &'static str);
+
+impl Kernel {
+    fn attempt(&self, result: std::io::Result<usize>) -> Attempt {
+        match result {
+            Ok(count) => Attempt::Done(count),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Attempt::WouldBlock,
+            Err(error) => panic!("{}: {error}", self.1),
+        }
+    }
+}
+
+impl End for Kernel {
+    fn try_read(&self, buffer: &mut [u8]) -> Attempt {
+        self.attempt((&self.0).read(buffer))
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> Attempt {
+        self.attempt((&self.0).write(bytes))
+    }
+
+    fn shut_write(&self) {
+        self.0.shutdown(std::net::Shutdown::Write).expect("open");
+    }
+}
+
+impl Transfer {
+    fn new(sends: u64, receives: u64, to_send: u64) -> Self {
+        Self { sends, receives, sent: 0, received: 0, to_send, has_shut: false, has_ended: false }
+    }
+
+    fn is_done(&self) -> bool {
+        self.has_shut && self.has_ended
+    }
+
+    /// Continues until the transfer or the connection's stay there has ended, or `stop`. Returns whether it has moved.
+    fn run(&mut self, end: &dyn End, expected: u64, stop: impl Fn(&Self) -> bool) -> bool {
+        let (mut buffer, limit) = (vec![0; 16 << 10], Instant::now() + HANG_LIMIT);
+        while !self.is_done() && !stop(self) {
+            let mut progress = false;
+            if !self.has_ended {
+                match end.try_read(&mut buffer) {
+                    Attempt::Done(0) => {
+                        assert_eq!(self.received, expected, "the stream ended early");
+                        self.has_ended = true;
+                        progress = true;
+                    }
+                    Attempt::Done(count) => {
+                        for (offset, found) in (self.received..).zip(&buffer[..count]) {
+                            assert_eq!(*found, byte(self.receives, offset), "byte {offset} of {expected}");
+                        }
+                        self.received += count as u64;
+                        progress = true;
+                    }
+                    Attempt::WouldBlock => {}
+                    Attempt::Moved => return true,
+                }
+            }
+            if self.sent < self.to_send {
+                let last = self.to_send.min(self.sent + 5000);
+                let piece: Vec<_> = (self.sent..last).map(|offset| byte(self.sends, offset)).collect();
+                match end.try_write(&piece) {
+                    Attempt::Done(count) => {
+                        self.sent += count as u64;
+                        progress = true;
+                    }
+                    Attempt::WouldBlock => {}
+                    Attempt::Moved => return true,
+                }
+            } else if !self.has_shut {
+                end.shut_write();
+                self.has_shut = true;
+            }
+            if !progress {
+                assert!(Instant::now() < limit, "stuck: {self:?}");
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        false
+    }
+}
+
+/// One connection that is handed over.
+struct Case<'a> {
+    number: usize,
+    runtime: &'a Runtime,
+    listener: &'a TcpListener,
+    far: &'a File,
+    /// Where a process requests the hand-over; `None` if this process does.
+    requested_at: Option<&'a HandOverAddress>,
+}
+
+impl Case<'_> {
+    /// Connects, in the direction and over the version that the number says. Returns both ends.
+    fn connect(&self) -> (TcpStream, std::net::TcpStream) {
+        let is_v4 = self.number % 2 == 0;
+        if self.number % 4 < 2 {
+            // The listeners take turns: one connection is made at a time.
+            static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+            let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let to = ours(is_v4, PORT);
+            let peer = inside(self.far, || std::net::TcpStream::connect(to).expect("connected"));
+            (self.listener.accept().expect("a connection").0, peer)
+        } else {
+            let at = theirs(is_v4, 0);
+            let kernel = inside(self.far, || std::net::TcpListener::bind(at).expect("bound"));
+            let to = kernel.local_addr().expect("bound");
+            let stream = crate::common::connect(self.runtime, to);
+            (stream, kernel.accept().expect("a connection").0)
+        }
+    }
+
+    fn run(&self) {
+        let mut random = Random(self.number as u64);
+        let (stream, peer) = self.connect();
+        stream.set_nonblocking(true);
+        peer.set_nonblocking(true).expect("open");
+        let mut length = || if random.below(4) == 0 { random.below(3000) } else { random.below(300_000) };
+        let (to_peer, from_peer) = (length(), length());
+        let moment = random.below(to_peer + from_peer + 1);
+        std::thread::scope(|scope| {
+            let [ours, theirs] = [2 * self.number as u64, 2 * self.number as u64 + 1];
+            let far_end = scope.spawn(move || {
+                let mut transfer = Transfer::new(theirs, ours, from_peer);
+                transfer.run(&Kernel(peer, "the peer"), to_peer, |_| false);
+            });
+            let mut transfer = Transfer::new(ours, theirs, to_peer);
+            let socket = kernel_socket(stream.local_addr().expect("open"));
+            if self.requested_at.is_none() {
+                transfer.run(&stream, from_peer, |at| at.sent + at.received >= moment);
+                let moved = stream.hand_over(socket.as_fd()).unwrap_or_else(|error| panic!("{}: {error}", self.number));
+                assert!(matches!(moved, HandedOver::Kernel), "{}: {moved:?}", self.number);
+            } else {
+                self.request(&stream, &socket, moment, &mut transfer, from_peer);
+            }
+            let socket = Kernel(socket.into(), "the kernel's end");
+            socket.0.set_nonblocking(true).expect("open");
+            transfer.run(&socket, from_peer, |_| false);
+            far_end.join().expect("the peer");
+        });
+    }
+
+    /// Lets a process request the hand-over, and continues the transfer until the connection has moved.
+    fn request(&self, stream: &TcpStream, socket: &OwnedFd, moment: u64, transfer: &mut Transfer, expected: u64) {
+        let address = self.requested_at.expect("an address");
+        transfer.run(stream, expected, |at| at.sent + at.received >= moment);
+        let inherited = socket.try_clone().expect("a descriptor");
+        let mut child = this_program("handover::requests_and_is_killed", "ABEY_HAND_OVER_CHILD")
+            .env(ADDRESS, serde_json::to_string(address).expect("JSON"))
+            .env(CONNECTION, serde_json::to_string(&stream.key()).expect("JSON"))
+            .stdin(inherited)
+            .spawn()
+            .expect("a process");
+        let limit = Instant::now() + HANG_LIMIT;
+        let has_moved = transfer.run(stream, expected, |_| stream.handed_over().is_some());
+        while !has_moved && stream.handed_over().is_none() {
+            assert!(Instant::now() < limit, "{}: nobody asked", self.number);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(child.wait().expect("a child").signal(), Some(libc::SIGKILL));
+        assert!(matches!(stream.handed_over(), Some(HandedOver::Kernel)));
+    }
+}
+
+/// Not a test: the process that requests a hand-over. It does nothing without its environment.
+#[test]
+fn requests_and_is_killed() {
+    if std::env::var_os(ADDRESS).is_none() {
+        return;
+    }
+    let read = |name| std::env::var(name).expect("a variable");
+    let address: HandOverAddress = serde_json::from_str(&read(ADDRESS)).expect("an address");
+    let connection = serde_json::from_str(&read(CONNECTION)).expect("a connection");
+    let moved = address.request(connection, std::io::stdin().as_fd()).expect("handed over");
+    assert!(matches!(moved, HandedOver::Kernel));
+    nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL).expect("killed");
+}
+
+fn kernel_socket(local: SocketAddr) -> OwnedFd {
+    let domain = if local.is_ipv4() { socket2::Domain::IPV4 } else { socket2::Domain::IPV6 };
+    socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("a socket").into()
+}
+
+fn count() -> usize {
+    std::env::var("ABEY_HAND_OVERS").ok().and_then(|count| count.parse().ok()).unwrap_or(DEFAULT_COUNT)
+}
+
+#[test]
+fn no_byte_is_lost_or_repeated_when_a_connection_moves_to_the_kernel() {
+    if !is_possible(Wire::Xdp) {
+        return;
+    }
+    in_namespace(|| {
+        let around = Around { impairment: Some(bad()), ..Around::default() };
+        let bed = TestBed::with(Wire::Xdp, "base", around, |builder| builder);
+        let (runtime, far) = (&bed.runtime, bed.far());
+        let server = runtime.serve_hand_overs().expect("a thread");
+        let listener = TcpListener::bind(runtime, SocketAddr::from(([0; 8], PORT))).expect("a listener");
+        listener.set_timeout(Some(HANG_LIMIT));
+        let (next, count) = (AtomicUsize::new(0), count());
+        std::thread::scope(|scope| {
+            for _ in 0..PARALLEL {
+                scope.spawn(|| {
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if number >= count {
+                            return;
+                        }
+                        let requested_at = (number % 10 == 9).then(|| server.address());
+                        Case { number, runtime, listener: &listener, far, requested_at }.run();
+                    }
+                });
+            }
+        });
+        let stack = runtime.stack_counters();
+        println!("{count} hand-overs, {} segments came too late and were retransmitted", stack.tcp_moved_segments);
+        assert_eq!(stack.tcp_moved, count as u64);
+        assert_eq!(stack.tcp_out_resets, 0);
+        drop((listener, server));
+        assert!(has_program());
+        until("the sockets are gone", || runtime.census().held == 0);
+    });
+}
