@@ -267,7 +267,7 @@ impl Case<'_> {
         let limit = Instant::now() + HANG_LIMIT;
         let has_moved = transfer.run(stream, expected, |_| stream.handed_over().is_some());
         while !has_moved && stream.handed_over().is_none() {
-            assert!(Instant::now() < limit, "{}: nobody asked", self.number);
+            assert!(Instant::now() < limit, "{}: there was no request", self.number);
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(child.wait().expect("a child").signal(), Some(libc::SIGKILL));

@@ -28,7 +28,7 @@
 //! The new owner begins with the initial congestion window and without a round-trip time: it waits for the initial
 //! retransmission timeout (1 second) if the last flight was lost. Segments that arrive while the connection moves have to be
 //! retransmitted. The scoreboard is not moved: until the next acknowledgement, bytes that the peer has SACKed count as
-//! outstanding.
+//! outstanding. The kernel cannot be told that the connection uses ECN; it sends without, and ignores marks.
 
 use core::{net::SocketAddr, time::Duration};
 
@@ -41,7 +41,10 @@ use crate::{
     error::{ExportError, IoError},
     event::{Readiness, SocketId},
     flow::Flow,
-    packet::{Checksums, ETHERNET_HEADER_LEN, HOP_LIMIT, MacAddr, Route, emit_headers, frame_len, parse_v4, parse_v6},
+    packet::{
+        Checksums, ETHERNET_HEADER_LEN, HOP_LIMIT, IpFields, MacAddr, Route, emit_headers, frame_len, parse_v4,
+        parse_v6,
+    },
     tcp::{
         connection::{Connection, Owner, State},
         isn,
@@ -286,11 +289,13 @@ impl ExportedConnection {
             flags: flags.with(Flags::ACK),
             window,
             options: Options { timestamp, ..Options::default() },
+            ..Header::default()
         };
         let addresses = (self.remote.ip(), self.local.ip());
         let route = Route { source: addresses.0, destination: addresses.1, source_mac: mac, destination_mac: mac };
         let mut frame = vec![0; frame_len(addresses.1, header.len() + payload.len())];
-        let segment = emit_headers(&mut frame, &route, IpProtocol::Tcp, HOP_LIMIT);
+        let fields = IpFields { protocol: IpProtocol::Tcp, hop_limit: HOP_LIMIT, traffic_class: 0 };
+        let segment = emit_headers(&mut frame, &route, fields);
         let ports = (self.remote.port(), self.local.port());
         segment::emit(segment, &header, (payload, &[]), ports, addresses, Checksums::Full);
         frame
