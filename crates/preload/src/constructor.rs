@@ -1,6 +1,6 @@
 //! The library's constructor, which the dynamic loader calls before `main`.
 
-use crate::{config, interpose, real};
+use crate::{config, interpose, real, syscall};
 
 /// Reads the configuration before `main`, while the process has one thread. Constructors of other libraries may call
 /// interposed functions earlier; [`config::get`] then reads it.
@@ -12,6 +12,8 @@ static CONSTRUCTOR: extern "C" fn() = {
         real::prepare();
         interpose::prepare();
         config::get();
+        // Last: a handler may need all of these.
+        syscall::prepare();
     }
     construct
 };

@@ -16,7 +16,7 @@ use crate::{config, epoll_ctl, real};
 /// `epoll_create(2)`.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-extern "C" fn epoll_create(size: c_int) -> c_int {
+pub(crate) extern "C" fn epoll_create(size: c_int) -> c_int {
     // SAFETY: the call takes no pointers.
     new_epoll(unsafe { real::EPOLL_CREATE.get()(size) })
 }
@@ -24,7 +24,7 @@ extern "C" fn epoll_create(size: c_int) -> c_int {
 /// `epoll_create1(2)`.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-extern "C" fn epoll_create1(flags: c_int) -> c_int {
+pub(crate) extern "C" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: the call takes no pointers.
     new_epoll(unsafe { real::EPOLL_CREATE1.get()(flags) })
 }
@@ -32,7 +32,7 @@ extern "C" fn epoll_create1(flags: c_int) -> c_int {
 /// `socket(2)`.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub(crate) extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the call takes no pointers.
     let fd = unsafe { real::SOCKET.get()(domain, kind, protocol) };
     fd_table::remove(fd);
@@ -55,7 +55,7 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 /// `listen(2)`.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+pub(crate) extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     if let Some(answer) = interpose::listen(fd, backlog) {
         return answer;
     }

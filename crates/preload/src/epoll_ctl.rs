@@ -45,7 +45,7 @@ pub(crate) fn has_connections(epfd: c_int) -> bool {
 /// The same as for the C library's function.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+pub(crate) unsafe extern "C" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     // SAFETY: the caller's guarantees are passed on.
     if let Some(answer) = unsafe { interpose::ctl(epfd, op, fd, event) } {
         return answer;

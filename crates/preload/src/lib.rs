@@ -10,6 +10,7 @@
 //! | `epoll_wait`, `epoll_pwait`, `epoll_pwait2` | `fullbusy`: no wait in the kernel blocks for longer than 1 ms; opt-in: a wait with timeout 0 polls once |
 //! | `epoll_ctl` | none; records which instances contain connections, since only these are waited for in slices |
 //! | `socket` | `sockbusyX`: sets `SO_BUSY_POLL` on IPv4 and IPv6 sockets (`socket(7)`) |
+//! | `syscall` | numbers of interposed functions go to these; `io_uring_setup` fails with ENOSYS if epoll parameters or a datapath are set |
 //! | `listen` | opt-in: queue steering of `SO_REUSEPORT` groups |
 //!
 //! With `ABEY_DATAPATH`, the module `interpose` also interposes `poll`, `select`, `sigaction` (to learn the flags of the
@@ -28,7 +29,7 @@
 //!
 //! These are out of reach, and behave as without the library:
 //!
-//! * Statically linked programs, and programs that make their system calls themselves, as Go's runtime does.
+//! * Statically linked programs, and programs that make their system calls themselves, as Go's runtime and liburing do.
 //! * Set-user-ID and set-group-ID programs, in which the loader ignores an `LD_PRELOAD` with a path.
 //! * Epoll parameters have no effect on programs that wait with `poll` or `select`; the kernel busy polls for these with
 //!   `SO_BUSY_POLL`. Datapath sockets are never ready in an io_uring.
@@ -47,4 +48,5 @@ mod interpose;
 mod real;
 mod report;
 mod signal_mask;
+mod syscall;
 mod timeout;

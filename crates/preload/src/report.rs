@@ -21,10 +21,11 @@ pub(crate) enum Topic {
     SocketWait,
     Steering,
     Datapath,
+    IoUring,
 }
 
 const TOPICS: usize = NOTHING_PRINTED.len();
-const _: () = assert!(Topic::Datapath as usize + 1 == TOPICS);
+const _: () = assert!(Topic::IoUring as usize + 1 == TOPICS);
 
 /// The character in `ABEY_TOLD` that marks a topic as printed.
 const PRINTED: u8 = b'x';

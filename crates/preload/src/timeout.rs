@@ -73,6 +73,7 @@ impl Timeout {
     }
 }
 
+// They run in tests/ordinary.rs, since the library has no tests of its own.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -558,6 +558,8 @@ def limits():
     u.settimeout(120)
     attempt("late", u.recv, 10)
 
+exec(open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "rawcalls.py")).read())
+
 for name in sys.argv[4:] or ("edges", "messages", "resets", "batches_of_a_stream", "files", "stdio", "integrity", "datagrams", "nobody_there", "both_sides", "packet_information", "version_six", "same_port", "batches_of_datagrams", "limits", "readiness"):
     say("---", name)
     try:

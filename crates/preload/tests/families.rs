@@ -87,6 +87,22 @@ fn datagrams() {
 }
 
 #[test]
+fn calls_by_number() {
+    let all = [
+        "streams_by_number",
+        "connects_by_number",
+        "children_by_number",
+        "others_by_number",
+        "datagrams_by_number",
+        "edges_by_number",
+        "batches_of_a_stream_by_number",
+        "files_by_number",
+        "batches_of_datagrams_by_number",
+    ];
+    compare(&["suspend20", "base"], &all, 0);
+}
+
+#[test]
 fn datagrams_from_both_sides() {
     // The datagrams that the script sends over loopback.
     compare(&["base"], &["both_sides", "readiness"], 104);

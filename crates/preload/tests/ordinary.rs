@@ -1,10 +1,14 @@
 //! Ordinary programs have the same output and exit status with the library as without it.
 
 mod common;
+// The library's own file, with its tests.
+#[path = "../src/timeout.rs"]
+mod timeout;
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::preloaded;
+use common::{preloaded, run};
 
 /// Programs with their arguments. Each is deterministic, and none needs a network.
 const PROGRAMS: [&[&str]; 34] = [
@@ -70,4 +74,57 @@ fn output_and_status_are_unchanged() {
         compared += 1;
     }
     assert!(compared >= 15, "{compared} programs of {} are installed", PROGRAMS.len());
+}
+
+/// The start of the line about a refused io_uring.
+const NO_RING: &str = "libabey.so: the program's io_uring_setup failed";
+
+/// Compiles tests/syscall.c. Returns false and prints the reason if there is no C compiler.
+fn compile(program: &Path) -> bool {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/syscall.c");
+    let Ok(status) = Command::new("cc").args(["-O1", "-o"]).arg(program).arg(source).status() else {
+        eprintln!("skipped: there is no C compiler");
+        return false;
+    };
+    assert!(status.success(), "{status}");
+    true
+}
+
+#[test]
+fn calls_by_number_reach_the_kernel_unless_they_are_an_io_urings() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = directory.path().join("syscall");
+    if !compile(&program) {
+        return;
+    }
+    let plain = run(Command::new(&program));
+    assert!(plain.status.success() && plain.stderr.is_empty(), "{plain:?}");
+    let plain = String::from_utf8(plain.stdout).expect("text");
+    let datapath = r#"{"nic":"memory:absent","mode":"suspend20","addresses":["10.0.0.1/24"]}"#;
+    let allowed = ("ABEY_IO_URING", "1");
+    let cases: [(&[(&str, &str)], bool); 8] = [
+        (&[], false),
+        (&[("ABEY_SOCKET_BUSY_POLL", "50us")], false),
+        (&[("ABEY_EPOLL", "0,64,1")], true),
+        (&[("ABEY_MAX_WAIT", "1ms")], true),
+        (&[("ABEY_ZERO_TIMEOUT", "poll")], true),
+        (&[("ABEY_DATAPATH", datapath)], true),
+        (&[("ABEY_EPOLL", "0,64,1"), allowed], false),
+        (&[("ABEY_DATAPATH", datapath), allowed], false),
+    ];
+    for (variables, is_refused) in cases {
+        let output = run(preloaded(&program, variables));
+        let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{variables:?}: {output:?}");
+        let without_ring = |text: &str| -> Vec<String> {
+            text.lines().filter(|line| !line.starts_with("io_uring")).map(str::to_owned).collect()
+        };
+        if is_refused {
+            assert!(errors.starts_with(NO_RING) && errors.lines().count() == 1, "{variables:?}: {errors}");
+            assert!(text.contains("io_uring: ENOSYS\n"), "{variables:?}: {text}");
+            assert_eq!(without_ring(&text), without_ring(&plain), "{variables:?}");
+        } else {
+            assert_eq!((text.as_ref(), errors.as_ref()), (plain.as_str(), ""), "{variables:?}");
+        }
+    }
 }

@@ -10,9 +10,10 @@
 //! | `ABEY_STEER` | `queues`, `queues:4` | each connection goes to the `SO_REUSEPORT` listener of its RX queue (of which there are 4) |
 //! | `ABEY_DATAPATH` | a JSON document | sockets on the NIC's addresses run over Abey's datapath: see [`DatapathConfig`] |
 //! | `ABEY_STRICT` | `1` | end the program with status 3 rather than run it without the settings |
+//! | `ABEY_IO_URING` | `1` | the program may have an io_uring, whose work the library does not see |
 //! | `ABEY_DISABLE` | `1` | the library does nothing in this process and its children |
 //! | `ABEY_SKIP` | `sh,logger` | the library does nothing in programs of these names |
-//! | `ABEY_TOLD` | `------` | which messages the library has printed, so that a process tree prints each once |
+//! | `ABEY_TOLD` | `-------` | which messages the library has printed, so that a process tree prints each once |
 //! | `ABEY_CONTROL_DIR` | a path | where a datapath puts its control socket, in place of the user's own directory |
 //! | `ABEY_LIBRARY` | a path | where `abey` finds the library; the library itself ignores it |
 //!
@@ -40,7 +41,7 @@ pub const PREFIX: &str = "ABEY_";
 pub const PRINTED_VARIABLE: &str = "ABEY_TOLD";
 
 /// The first value of [`PRINTED_VARIABLE`], one character for each kind of message.
-pub const NOTHING_PRINTED: &str = "------";
+pub const NOTHING_PRINTED: &str = "-------";
 
 const MODE: &str = "ABEY_MODE";
 const EPOLL: &str = "ABEY_EPOLL";
@@ -51,10 +52,11 @@ const STEER: &str = "ABEY_STEER";
 const DATAPATH: &str = "ABEY_DATAPATH";
 const STRICT: &str = "ABEY_STRICT";
 const CONTROL_DIRECTORY: &str = "ABEY_CONTROL_DIR";
+const IO_URING: &str = "ABEY_IO_URING";
 const DISABLE: &str = "ABEY_DISABLE";
 const SKIP: &str = "ABEY_SKIP";
 
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 14] = [
     MODE,
     EPOLL,
     MAX_WAIT,
@@ -63,6 +65,7 @@ const KNOWN: [&str; 13] = [
     STEER,
     DATAPATH,
     STRICT,
+    IO_URING,
     DISABLE,
     SKIP,
     PRINTED_VARIABLE,
@@ -99,6 +102,8 @@ pub struct LibraryConfig {
     pub control_directory: Option<PathBuf>,
     /// Whether to end the program rather than run it without these settings.
     pub strict: bool,
+    /// Whether the program may have an io_uring, although the library does not see the sockets that it adds and accepts in one.
+    pub allows_io_uring: bool,
     /// Whether to do nothing.
     pub disabled: bool,
     /// Names of programs in which to do nothing. They are not empty and contain no comma.
@@ -185,6 +190,7 @@ impl LibraryConfig {
             (DATAPATH, self.datapath.as_ref().map(DatapathConfig::to_text)),
             (CONTROL_DIRECTORY, self.control_directory.as_ref().map(|path| path.to_string_lossy().into_owned())),
             (STRICT, on(self.strict)),
+            (IO_URING, on(self.allows_io_uring)),
             (DISABLE, on(self.disabled)),
             (SKIP, skip),
             (PRINTED_VARIABLE, Some(NOTHING_PRINTED.to_owned())),
@@ -257,6 +263,7 @@ impl LibraryConfig {
             STEER => self.steering = Some(parse_steering(text).map_err(malformed)?),
             DATAPATH => self.datapath = Some(DatapathConfig::parse(text).map_err(malformed)?),
             STRICT => self.strict = parse_switch(text).map_err(malformed)?,
+            IO_URING => self.allows_io_uring = parse_switch(text).map_err(malformed)?,
             DISABLE => self.disabled = parse_switch(text).map_err(malformed)?,
             _ => self.skip = text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
         }

@@ -10,7 +10,7 @@ fn configs() -> impl Strategy<Value = LibraryConfig> {
     let steering = option::of(any::<u32>().prop_map(|n| Steering { queues: NonZeroU32::new(n) }));
     let skip = proptest::collection::vec("[^,\0]{1,8}", 0..4);
     let places = (option::of(datapaths()), option::of("[^\0]{1,9}".prop_map(std::path::PathBuf::from)));
-    let flags = any::<[bool; 3]>();
+    let flags = any::<[bool; 4]>();
     (option::of(mode), option::of(epoll), span(), span(), steering, skip, flags, places).prop_map(
         |(
             mode,
@@ -19,7 +19,7 @@ fn configs() -> impl Strategy<Value = LibraryConfig> {
             socket_busy_poll,
             steering,
             skip,
-            [poll_on_zero_timeout, strict, disabled],
+            [poll_on_zero_timeout, strict, allows_io_uring, disabled],
             (datapath, control_directory),
         )| {
             LibraryConfig {
@@ -32,6 +32,7 @@ fn configs() -> impl Strategy<Value = LibraryConfig> {
                 datapath,
                 control_directory,
                 strict,
+                allows_io_uring,
                 disabled,
                 skip,
             }

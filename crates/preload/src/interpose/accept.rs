@@ -6,6 +6,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use abey_datapath::{IoError, Readiness, TcpListener, TcpStream};
 use libc::{c_int, sockaddr, socklen_t};
@@ -13,9 +14,11 @@ use libc::{c_int, sockaddr, socklen_t};
 use super::context::uninterposed;
 use super::error_codes::{errno_of, fail};
 use super::fd_table::{self, Entry};
+use super::kernel_wait::ppoll;
 use super::listen_state::ListenState;
 use super::socket::Socket;
 use super::{listen, signals, socket_address, socket_wait};
+use crate::timeout::to_timespec;
 use crate::{errno, real};
 
 /// Number of datapath connections that are accepted in a row before the kernel socket is checked.
@@ -27,7 +30,7 @@ const MAX_CONSECUTIVE: u32 = 64;
 /// The same as for the C library's function.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept(fd: c_int, peer: *mut sockaddr, length: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C-unwind" fn accept(fd: c_int, peer: *mut sockaddr, length: *mut socklen_t) -> c_int {
     signals::test_cancel();
     // SAFETY: the caller's guarantees are passed on.
     unsafe {
@@ -48,7 +51,12 @@ unsafe extern "C-unwind" fn accept(fd: c_int, peer: *mut sockaddr, length: *mut 
 /// The same as for the C library's function.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept4(fd: c_int, peer: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn accept4(
+    fd: c_int,
+    peer: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
     signals::test_cancel();
     // SAFETY: the caller's guarantees are passed on.
     unsafe {
@@ -197,8 +205,8 @@ impl Accept<'_> {
         // only if it is readable. Another process that shares the socket may get EAGAIN meanwhile, or accept first.
         let _one = self.listening.balance.accepting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut poll = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure that lives through the call. A direct system call is not a cancellation point.
-        if unsafe { libc::syscall(libc::SYS_poll, &raw mut poll, 1, 0) } <= 0 {
+        // A direct system call is not a cancellation point.
+        if !matches!(ppoll(std::slice::from_mut(&mut poll), Some(to_timespec(Duration::ZERO)), None), Ok(1..)) {
             return Err(libc::EAGAIN);
         }
         let flags = status_flags(self.fd)?;

@@ -15,7 +15,7 @@ use crate::real;
 /// `close(2)`.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn close(fd: c_int) -> c_int {
+pub(super) extern "C-unwind" fn close(fd: c_int) -> c_int {
     if runtime_fds::is_runtime_fd(fd) {
         return fail(libc::EBADF);
     }
@@ -28,7 +28,7 @@ extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// `close_range(2)`.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(super) extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
         fd_table::remove_range(number(first), number(last));
         return close_parts(first, last, flags);
@@ -67,7 +67,7 @@ fn number(fd: c_uint) -> c_int {
 /// `dup(2)`.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn dup(fd: c_int) -> c_int {
+pub(super) extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the call takes no pointers.
     let new = unsafe { real::DUP.get()(fd) };
     duplicated(fd, new);
@@ -77,7 +77,7 @@ extern "C-unwind" fn dup(fd: c_int) -> c_int {
 /// `dup2(2)`.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+pub(super) extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     if runtime_fds::is_runtime_fd(to) {
         return fail(libc::EBADF);
     }
@@ -92,7 +92,7 @@ extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 /// `dup3(2)`.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+pub(super) extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     if runtime_fds::is_runtime_fd(to) {
         return fail(libc::EBADF);
     }

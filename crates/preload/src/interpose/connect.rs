@@ -33,7 +33,7 @@ const LINK_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The same as for the C library's function.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn bind(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
+pub(super) unsafe extern "C-unwind" fn bind(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
     // SAFETY: the caller's guarantees are passed on.
     let pass_on = || unsafe { real::BIND.get()(fd, to, length) };
     if fd_table::with_socket(fd, |socket| socket.stream().is_some()) == Some(true) {
@@ -51,7 +51,7 @@ unsafe extern "C-unwind" fn bind(fd: c_int, to: *const sockaddr, length: socklen
 /// The same as for the C library's function.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
+pub(super) unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
     // SAFETY: guaranteed by the caller.
     if let Some(answer) = unsafe { udp::connect(fd, to, length) } {
         return answer;
@@ -235,7 +235,7 @@ fn disconnect(fd: c_int) -> Option<c_int> {
 /// `shutdown(2)`.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+pub(super) extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let answer = fd_table::with_socket(fd, |socket| {
         let how = match how {
             libc::SHUT_RD => Shutdown::Read,

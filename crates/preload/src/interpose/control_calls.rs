@@ -26,7 +26,7 @@ use crate::real;
 /// The same as for the C library's function.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn setsockopt(
+pub(super) unsafe extern "C" fn setsockopt(
     fd: c_int,
     level: c_int,
     option: c_int,
@@ -47,7 +47,7 @@ unsafe extern "C" fn setsockopt(
 /// The same as for the C library's function.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn getsockopt(
+pub(super) unsafe extern "C" fn getsockopt(
     fd: c_int,
     level: c_int,
     option: c_int,
@@ -119,7 +119,7 @@ fn datapath_option(socket: &Socket, option: c_int) -> Option<c_int> {
 /// The same as for the C library's function.
 // SAFETY: same semantics as the C library's function, and compatible with its calls.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+pub(super) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     // SAFETY: the caller's guarantees are passed on.
     let answer = unsafe { real::FCNTL.get()(fd, command, argument) };
     if answer < 0 {
@@ -153,7 +153,7 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong
 /// The same as for the C library's function.
 // SAFETY: same semantics as the C library's function, and compatible with its calls.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
+pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
     // SAFETY: the caller's guarantees are passed on.
     if let Some(answer) = unsafe { super::epoll_calls::ioctl(fd, request, argument) } {
         return answer;

@@ -33,7 +33,6 @@
 //! first datapath socket was added, sleep in the kernel only. For these the set has a [ready fd](super::ready_fd).
 
 use std::cell::Cell;
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -51,6 +50,7 @@ use super::member_table::{MemberTable, Side};
 use super::runtime::RUNTIME;
 use super::signals;
 use crate::real;
+use crate::syscall::raw;
 use crate::timeout::Timeout;
 
 /// Shortest interval between two checks of the kernel members while datapath sockets are busy, in nanoseconds.
@@ -301,9 +301,8 @@ impl EpollSet {
     /// `room` events can be written to the buffer.
     unsafe fn take_kernel_events(&self, buffer: EventBuffer, room: usize) -> Result<usize, c_int> {
         let EventBuffer { epfd, events: to, .. } = buffer;
-        let none = null_mut::<sigset_t>();
-        // SAFETY: guaranteed by the caller; there is no mask.
-        let answer = unsafe { libc::syscall(libc::SYS_epoll_pwait, epfd, to, room as c_int, 0, none, 8) };
+        // SAFETY: guaranteed by the caller; the timeout is 0, and there is no mask.
+        let answer = unsafe { raw(libc::SYS_epoll_pwait, [epfd as usize, to as usize, room, 0, 0, 8]) };
         let count = usize::try_from(answer).map_err(|_| crate::errno::errno())?;
         // SAFETY: the kernel has written this many events.
         Ok(unsafe { self.remove_ready_fd_events(to, count) })

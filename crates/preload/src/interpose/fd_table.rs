@@ -90,7 +90,8 @@ pub(crate) fn insert(fd: c_int, object: Arc<Entry>) -> bool {
     true
 }
 
-extern "C" fn after_fork_in_child() {
+/// Makes a forked child the owner of its copy of the table. Only stores words, as a fork handler must.
+pub(super) extern "C" fn after_fork_in_child() {
     OWNER.store(std::process::id(), Ordering::Relaxed);
 }
 

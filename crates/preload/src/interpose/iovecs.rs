@@ -168,7 +168,7 @@ macro_rules! interpose {
         /// The same as for the C library's function.
         // SAFETY: same signature and semantics as the C library's function.
         #[unsafe(no_mangle)]
-        unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $result {
+        pub(crate) unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $result {
             // SAFETY: the caller's guarantees are passed on.
             unsafe {
                 $crate::interpose::signals::test_cancel();

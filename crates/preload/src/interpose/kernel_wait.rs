@@ -12,6 +12,8 @@ use libc::{c_int, pollfd, sigset_t, timespec};
 use rustix::event::{PollFd, Timespec};
 use rustix::io::Errno;
 
+use crate::syscall::raw;
+
 /// The kernel descriptors and the signal mask of one wait.
 pub(crate) struct PollSet<'a> {
     descriptors: RefCell<&'a mut [pollfd]>,
@@ -52,7 +54,8 @@ pub(crate) fn ppoll(
     let mask = mask.map_or(null(), |mask| &raw const *mask);
     // SAFETY: the descriptors, the time, which the kernel may change, and the mask live through the call.
     let answer = unsafe {
-        libc::syscall(libc::SYS_ppoll, descriptors.as_mut_ptr(), descriptors.len(), timeout, mask, SIGSET_BYTES)
+        let at = descriptors.as_mut_ptr() as usize;
+        raw(libc::SYS_ppoll, [at, descriptors.len(), timeout as usize, mask as usize, SIGSET_BYTES, 0])
     };
     usize::try_from(answer).map_err(|_| crate::errno::errno())
 }

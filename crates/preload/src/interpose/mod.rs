@@ -33,7 +33,8 @@
 //! * *Streams.* [`stdio`] gives a stream that is opened on a datapath socket other functions. A standard stream whose
 //!   descriptor was replaced by `dup2` with a datapath socket reads and writes the unconnected kernel socket, and fails
 //!   with ENOTCONN.
-//! * *`syscall(2)`*, and every system call made without the C library, those of io_uring included.
+//! * *Every system call made without the C library*, those of liburing's rings included. Calls by `syscall(2)` are
+//!   interposed ([`raw_calls`]), and `io_uring_setup` among them is refused.
 //! * *`getaddrinfo(3)`, `syslog(3)`* open, use and close kernel sockets.
 //! * *`system(3)`, `popen(3)`, `posix_spawn(3)`* start other programs, in which a datapath socket is an unconnected one.
 //!
@@ -74,6 +75,7 @@ mod mmsg;
 mod nic_claim;
 mod poll;
 mod process;
+pub(crate) mod raw_calls;
 mod ready_fd;
 mod receive;
 mod reuseport;

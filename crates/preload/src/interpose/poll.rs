@@ -225,7 +225,7 @@ pub(super) fn check_cancelled(answer: c_int) -> c_int {
 /// The same as for the C library's function.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn poll(descriptors: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn poll(descriptors: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     let span = u64::try_from(timeout).ok().map(Duration::from_millis);
     // SAFETY: the caller's guarantees are passed on.
     unsafe {
@@ -242,7 +242,7 @@ unsafe extern "C-unwind" fn poll(descriptors: *mut pollfd, count: nfds_t, timeou
 /// The same as for the C library's function.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ppoll(
+pub(super) unsafe extern "C-unwind" fn ppoll(
     descriptors: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,

@@ -132,6 +132,17 @@ fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Does what [`after_fork_in_child`] does, in a child that `fork` or `clone` made as a system call. A child that shares the
+/// parent's descriptors leaves them open.
+pub(super) fn after_raw_fork(shares_descriptors: bool) {
+    if matches!(RUNTIME.get(), Some(Some(_))) {
+        process::become_child();
+        if !shares_descriptors {
+            runtime_fds::close_all();
+        }
+    }
+}
+
 extern "C" fn after_fork_in_child() {
     process::become_child();
     runtime_fds::close_all();

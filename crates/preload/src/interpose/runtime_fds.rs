@@ -74,7 +74,7 @@ impl Drop for Placeholders {
 
 fn close(fd: c_int) {
     // SAFETY: the call takes no pointers. A direct system call, since this also runs in a forked child.
-    unsafe { libc::syscall(libc::SYS_close, fd) };
+    unsafe { crate::syscall::raw(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
 /// Returns a bitmap of the open descriptors from `floor` on.

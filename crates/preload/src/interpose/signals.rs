@@ -68,7 +68,7 @@ fn record_kind(kind: u8) {
 }
 
 /// Records a handler that was just installed, if a datapath is configured.
-fn record_handler(signal: c_int) {
+pub(super) fn record_handler(signal: c_int) {
     if config::get().datapath.is_some() {
         errno::preserve_errno(|| record_kind(current_action(signal).as_ref().map_or(0, handler_kind)));
     }

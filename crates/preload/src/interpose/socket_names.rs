@@ -14,7 +14,7 @@ use crate::real;
 /// The same as for the C library's function.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn getsockname(fd: c_int, to: *mut sockaddr, length: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C-unwind" fn getsockname(fd: c_int, to: *mut sockaddr, length: *mut socklen_t) -> c_int {
     let addr = fd_table::with_socket(fd, |socket| {
         let known = match socket.datagram() {
             Some(datagram) => datagram.socket.local_addr().ok(),
@@ -36,7 +36,7 @@ unsafe extern "C-unwind" fn getsockname(fd: c_int, to: *mut sockaddr, length: *m
 /// The same as for the C library's function.
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn getpeername(fd: c_int, to: *mut sockaddr, length: *mut socklen_t) -> c_int {
+pub(super) unsafe extern "C-unwind" fn getpeername(fd: c_int, to: *mut sockaddr, length: *mut socklen_t) -> c_int {
     let addr = fd_table::with_socket(fd, |socket| {
         if let Some(datagram) = socket.datagram() {
             return (datagram.socket.peer_addr().ok(), socket.is_v6);

@@ -194,6 +194,7 @@ fn library_config(args: &Args) -> Result<(NicName, LibraryConfig), Failure> {
         mode: Some(mode),
         datapath: Some(datapath),
         strict: args.strict,
+        allows_io_uring: args.allow_io_uring,
         skip: args.skip.clone(),
         ..LibraryConfig::default()
     };

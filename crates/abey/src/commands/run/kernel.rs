@@ -114,6 +114,7 @@ fn library_config(args: &Args, wanted: &Wanted, devices: &[Device]) -> LibraryCo
         poll_on_zero_timeout: args.poll_on_zero_timeout,
         steering: args.steer.then_some(Steering { queues }),
         strict: args.strict,
+        allows_io_uring: args.allow_io_uring,
         skip: args.skip.clone(),
         ..LibraryConfig::new(wanted.mode, &wanted.settings)
     }

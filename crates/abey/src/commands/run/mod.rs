@@ -50,6 +50,9 @@ pub(crate) struct Args {
     /// Leave programs of these names alone when CMD starts them
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     skip: Vec<String>,
+    /// Let the program have an io_uring, in which its sockets and waits stay the kernel's
+    #[arg(long)]
+    allow_io_uring: bool,
     /// Stop the program if any setting does not take effect
     #[arg(long)]
     strict: bool,
