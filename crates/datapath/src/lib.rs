@@ -118,7 +118,9 @@ mod worker;
 
 pub use abey_delivery::record::{Answer, Call, Recorder, Transition, first_difference};
 pub use abey_nic::LinkState;
-pub use abey_tcpip::{IoError, Keepalive, Message, OpenError as StackOpenError, Readiness, Shutdown, SocketError};
+pub use abey_tcpip::{
+    IoError, Keepalive, Message, OpenError as StackOpenError, Readiness, Sharing, Shutdown, SocketError,
+};
 pub use counters::Counters;
 pub use epoll::{Epoll, Event, Interest, Waker};
 pub use error::{BuildError, EpollError, Error, OpenError, SetError, SystemError};

@@ -505,6 +505,44 @@ def same_port():
     other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     attempt("taken", other.bind, (OWN, port))
 
+def shared_ports():
+    "Several sockets on one port: which of them receives, and which when one is closed."
+    global port
+    for at in (OWN, "0.0.0.0"):
+        for options in ((socket.SO_REUSEPORT,), (socket.SO_REUSEADDR,), (socket.SO_REUSEPORT, socket.SO_REUSEADDR)):
+            port += 1
+            say("on", at, options)
+            def member(options=options):
+                u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                for option in options:
+                    u.setsockopt(socket.SOL_SOCKET, option, 1)
+                u.bind((at, port))
+                u.setblocking(False)
+                return u
+            group = [member() for _ in range(4)]
+            attempt("with no option", lambda: member(()))
+            other = socket.SO_REUSEPORT + socket.SO_REUSEADDR - options[0]
+            if len(options) == 1:
+                attempt("with the other option", lambda: member((other,)))
+            peer("c = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(64)]")
+            while len(group) > 1:
+                peer(f"[one.sendto(b'%d' % at, (OWN, {port})) for _ in range(2) for at, one in enumerate(c)]")
+                got = [[] for _ in group]
+                poll = select.poll()
+                for one in group:
+                    poll.register(one, select.POLLIN)
+                numbers = [one.fileno() for one in group]
+                while sum(map(len, got)) < 128 and (ready := poll.poll(60_000)):
+                    for fd, _ in ready:
+                        got[numbers.index(fd)].append(group[numbers.index(fd)].recv(10))
+                say("received", sum(map(len, got)), "by", [len(one) > 0 for one in got], "one flow by one", sum(len(set(one)) for one in got))
+                group.pop().close()
+            # The answer comes from the shared port.
+            peer(f"c[0].settimeout(120); c[0].sendto(b'last', (OWN, {port}))")
+            group[0].setblocking(True)
+            data, source = group[0].recvfrom(10)
+            say(data, group[0].sendto(b"answer", source), peer("a = c[0].recvfrom(10); r = [a[0].decode(), a[1][1]]"))
+
 def batches_of_datagrams():
     keep = []
     peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(120)")

@@ -80,6 +80,7 @@ fn datagrams() {
         "packet_information",
         "version_six",
         "same_port",
+        "shared_ports",
         "batches_of_datagrams",
         "limits",
     ];

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use foldhash::quality::FixedState;
 
-use crate::{event::SocketId, flow::Flow, tcp::time_wait::TimeWaitId, time::Instant, udp::UdpSocket};
+use crate::{event::SocketId, flow::Flow, tcp::time_wait::TimeWaitId, time::Instant};
 
 /// Owner of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +92,17 @@ pub(crate) struct PortTable {
     bound: HashMap<(IpAddr, u16), SocketId, FixedState>,
 }
 
+/// Returns the local addresses of the sockets that receive packets for `address`, the most specific first.
+pub(crate) fn local_addresses(address: IpAddr) -> [IpAddr; 3] {
+    let any_v6 = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let any = if address.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { any_v6 };
+    [address, any, any_v6]
+}
+
 impl PortTable {
     /// Returns the socket that receives packets for `address` and `port`.
     pub(crate) fn find(&self, address: IpAddr, port: u16) -> Option<SocketId> {
-        let any_v6 = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
-        let any = if address.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { any_v6 };
-        [address, any, any_v6].into_iter().find_map(|address| self.bound.get(&(address, port)).copied())
+        local_addresses(address).into_iter().find_map(|address| self.bound.get(&(address, port)).copied())
     }
 
     /// Returns whether a socket has exactly this address and port.
@@ -111,67 +116,6 @@ impl PortTable {
 
     pub(crate) fn remove(&mut self, at: SocketAddr) {
         self.bound.remove(&(at.ip(), at.port()));
-    }
-
-    /// Removes an address if it still belongs to `socket`.
-    pub(crate) fn remove_if(&mut self, at: SocketAddr, socket: SocketId) {
-        if self.bound.get(&(at.ip(), at.port())) == Some(&socket) {
-            self.remove(at);
-        }
-    }
-}
-
-/// UDP sockets: bound ones by local address and port, connected ones by flow.
-#[derive(Debug)]
-pub(crate) struct DatagramTable {
-    bound: PortTable,
-    connected: HashMap<Flow, SocketId, FixedState>,
-}
-
-impl DatagramTable {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self { bound: PortTable::default(), connected: HashMap::with_hasher(FixedState::with_seed(seed)) }
-    }
-
-    /// Returns the socket that receives `flow`: one connected to that peer, else one bound to the local address.
-    pub(crate) fn find(&self, flow: &Flow) -> Option<SocketId> {
-        let connected = if self.connected.is_empty() { None } else { self.connected.get(flow).copied() };
-        connected.or_else(|| self.bound.find(flow.local, flow.local_port))
-    }
-
-    /// Returns whether a socket is bound to exactly this address and port.
-    pub(crate) fn is_bound(&self, at: SocketAddr) -> bool {
-        self.bound.is_taken(at)
-    }
-
-    /// Returns whether a socket is bound to exactly this address, or connected from this port.
-    pub(crate) fn is_used(&self, at: SocketAddr) -> bool {
-        self.is_bound(at) || self.connected.keys().any(|flow| flow.local_port == at.port())
-    }
-
-    /// Returns the socket that is connected with `flow`.
-    pub(crate) fn connected(&self, flow: &Flow) -> Option<SocketId> {
-        self.connected.get(flow).copied()
-    }
-
-    pub(crate) fn bind(&mut self, at: SocketAddr, id: SocketId) {
-        self.bound.insert(at, id);
-    }
-
-    pub(crate) fn connect(&mut self, flow: Flow, id: SocketId) {
-        self.connected.insert(flow, id);
-    }
-
-    /// Removes socket `id`, which then receives nothing.
-    pub(crate) fn remove(&mut self, socket: &UdpSocket, id: SocketId) {
-        self.bound.remove_if(socket.bound, id);
-        if let Some(peer) = socket.peer {
-            let (local, remote) = (socket.local, peer.ip());
-            let flow = Flow { local: local.ip(), remote, local_port: local.port(), remote_port: peer.port() };
-            if self.connected(&flow) == Some(id) {
-                self.connected.remove(&flow);
-            }
-        }
     }
 }
 

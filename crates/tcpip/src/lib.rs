@@ -61,6 +61,7 @@
 
 mod config;
 mod counters;
+mod datagram_table;
 mod demux;
 mod ecn;
 mod error;
@@ -85,6 +86,7 @@ pub use config::{
     Settings,
 };
 pub use counters::Counters;
+pub use datagram_table::Sharing;
 pub use error::{ExportError, IoError, OpenError, SocketError};
 pub use event::{Event, Readiness, SocketId};
 pub use packet::{ChecksumToFill, FrameInfo};

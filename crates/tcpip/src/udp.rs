@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use smoltcp::wire::{IpProtocol, UdpPacket};
 
-use crate::{error::SocketError, event::Readiness, packet::Checksums};
+use crate::{datagram_table::Sharing, error::SocketError, event::Readiness, packet::Checksums};
 
 /// Length of a UDP header in bytes.
 pub(crate) const HEADER_LEN: usize = 8;
@@ -114,6 +114,7 @@ pub(crate) struct UdpSocket {
     pub bound: SocketAddr,
     /// Like `bound`; while connected, with the source address that leads to the peer.
     pub local: SocketAddr,
+    pub sharing: Sharing,
     pub peer: Option<SocketAddr>,
     pub edges: Readiness,
     pub error: Option<SocketError>,
@@ -127,10 +128,11 @@ pub(crate) struct UdpSocket {
 }
 
 impl UdpSocket {
-    pub(crate) fn new(local: SocketAddr, limit: usize) -> Self {
+    pub(crate) fn new(local: SocketAddr, sharing: Sharing, limit: usize) -> Self {
         Self {
             bound: local,
             local,
+            sharing,
             peer: None,
             edges: Readiness::NONE,
             error: None,
@@ -233,7 +235,7 @@ mod tests {
 
     #[test]
     fn queues_are_bounded_and_room_is_an_edge_after_a_refusal() {
-        let mut socket = UdpSocket::new("0.0.0.0:53".parse().unwrap(), 10_000);
+        let mut socket = UdpSocket::new("0.0.0.0:53".parse().unwrap(), Sharing::default(), 10_000);
         assert_eq!((0..100).filter(|_| socket.deliver(datagram(936))).count(), 10);
         assert_eq!((0..100).filter(|_| socket.send(datagram(936))).count(), 10);
         for _ in 0..4 {

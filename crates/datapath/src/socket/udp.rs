@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abey_nic::Protocol;
-use abey_tcpip::{IoError, Message, Readiness, Shutdown, SocketError, SocketId};
+use abey_tcpip::{IoError, Message, Readiness, Sharing, Shutdown, SocketError, SocketId};
 
 use super::handle::{Handle, on};
 use crate::error::{Error, OpenError};
@@ -43,20 +43,20 @@ impl UdpSocket {
     /// Binds in every shard to a port to which a kernel socket of the caller is bound.
     ///
     /// If the device is shared with the kernel (AF_XDP), the kernel socket reserves the port, and this call redirects it.
-    /// The caller keeps the kernel socket open as long as this socket.
+    /// The caller keeps the kernel socket open as long as this socket. Sockets that share the address do so in each shard.
     ///
     /// # Errors
     /// Those of [`Self::bind`].
-    pub fn bind_reserved(runtime: &Runtime, address: SocketAddr) -> Result<Self, OpenError> {
+    pub fn bind_reserved(runtime: &Runtime, address: SocketAddr, sharing: Sharing) -> Result<Self, OpenError> {
         let host = runtime.host();
         let lease = host.kernel().map(|kernel| kernel.ports.adopt(Protocol::Udp, address.port())).transpose()?;
-        Self::open_with(host, address, 0..runtime.shards(), lease)
+        Self::open_with(host, address, 0..runtime.shards(), lease, sharing)
     }
 
     fn open(runtime: &Runtime, address: SocketAddr, shards: Range<usize>) -> Result<Self, OpenError> {
         let host = runtime.host();
         let lease = host.reserve(Protocol::Udp, address.port())?;
-        Self::open_with(host, address, shards, lease)
+        Self::open_with(host, address, shards, lease, Sharing::default())
     }
 
     fn open_with(
@@ -64,6 +64,7 @@ impl UdpSocket {
         mut address: SocketAddr,
         shards: Range<usize>,
         lease: Option<Lease>,
+        sharing: Sharing,
     ) -> Result<Self, OpenError> {
         if let Some(lease) = &lease {
             address.set_port(lease.port());
@@ -72,7 +73,7 @@ impl UdpSocket {
         let mut handle = Handle::new(host, Vec::new());
         for shard in &host.shards()[shards] {
             let (id, bound) = host.open(shard, |core| {
-                let socket = core.stack.bind(address)?;
+                let socket = core.stack.bind_shared(address, sharing)?;
                 Ok((socket, core.stack.local_addr(socket).unwrap_or(address)))
             })?;
             // The first shard chooses the port for all.

@@ -15,14 +15,17 @@
 //!
 //! # Limits
 //!
-//! Datagrams longer than a packet fail with EMSGSIZE, since the datapath does not fragment. There is no multicast. A second
-//! socket on the same port fails with EADDRINUSE in spite of SO_REUSEPORT, unless the first one is connected. Ancillary
+//! Datagrams longer than a packet fail with EMSGSIZE, since the datapath does not fragment. There is no multicast. Ancillary
 //! data is limited to IP_PKTINFO and IPV6_PKTINFO.
+//!
+//! Sockets of one process share a port as in the kernel (SO_REUSEADDR, SO_REUSEPORT): the kernel's `bind` decides whether they
+//! may, and the datapath which of them receives ([`Sharing`]). SO_ATTACH_REUSEPORT_CBPF and its like choose among the kernel
+//! sockets only.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use abey_datapath::UdpSocket;
+use abey_datapath::{Sharing, UdpSocket};
 use abey_linux::library::DatapathConfig;
 use libc::{c_int, sockaddr, socklen_t};
 
@@ -65,12 +68,18 @@ pub(super) fn bind(fd: c_int, at: SocketAddr, pass_on: impl Fn() -> c_int) -> Op
     }
 }
 
+/// Returns with which sockets the kernel socket `fd` shares its address.
+fn sharing(fd: c_int) -> Sharing {
+    let is_set = |option| int(fd, libc::SOL_SOCKET, option) == Some(1);
+    Sharing { reuse_address: is_set(libc::SO_REUSEADDR), reuse_port: is_set(libc::SO_REUSEPORT) }
+}
+
 /// Opens the datapath's side of the kernel socket `fd`. Returns `None` if there is no runtime.
 fn open(config: &DatapathConfig, fd: c_int, at: SocketAddr) -> Option<Result<(), c_int>> {
     let runtime = runtime(config)?;
     let is_wildcard = at.ip().is_unspecified();
     let own = SocketAddr::new(at.ip().to_canonical(), at.port());
-    let opened = uninterposed(|| UdpSocket::bind_reserved(runtime, own));
+    let opened = uninterposed(|| UdpSocket::bind_reserved(runtime, own, sharing(fd)));
     let datagram = match opened {
         Ok(socket) => DatagramSocket::new(socket, is_wildcard, fd),
         Err(error) => return Some(Err(errno_of_open(&error))),

@@ -4,6 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::{Entry, Socket, Stack};
 use crate::{
+    datagram_table::Sharing,
     error::{IoError, OpenError},
     event::SocketId,
     flow::Flow,
@@ -62,14 +63,28 @@ impl Stack {
         self.bind_filtered(at, |_| true)
     }
 
+    /// Like [`Stack::bind`], beside other sockets with which the new one shares its address.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stack::bind`].
+    pub fn bind_shared(&mut self, at: SocketAddr, sharing: Sharing) -> Result<SocketId, OpenError> {
+        self.bind_as(at, sharing, |_| true)
+    }
+
     /// Like [`Stack::bind`], with an ephemeral port for which `accepts` returns true.
     ///
     /// # Errors
     ///
     /// As [`Stack::bind`].
-    pub fn bind_filtered(
+    pub fn bind_filtered(&mut self, at: SocketAddr, accepts: impl FnMut(u16) -> bool) -> Result<SocketId, OpenError> {
+        self.bind_as(at, Sharing::default(), accepts)
+    }
+
+    fn bind_as(
         &mut self,
         at: SocketAddr,
+        sharing: Sharing,
         mut accepts: impl FnMut(u16) -> bool,
     ) -> Result<SocketId, OpenError> {
         self.check_room()?;
@@ -80,12 +95,12 @@ impl Stack {
             let free = ports.find(|&port| accepts(port) && !self.datagrams.is_used(SocketAddr::new(at.ip(), port)));
             local.set_port(free.ok_or(OpenError::NoPort(at))?);
             self.ephemeral.advance(1);
-        } else if self.datagrams.is_bound(at) {
+        } else if !self.datagrams.may_bind(at, sharing) {
             return Err(OpenError::AddressInUse(at));
         }
         let limit = self.config().settings().datagram_buffer;
-        let id = self.insert(Socket::Datagram(Box::new(UdpSocket::new(local, limit))));
-        self.datagrams.bind(local, id);
+        let id = self.insert(Socket::Datagram(Box::new(UdpSocket::new(local, sharing, limit))));
+        self.datagrams.bind(local, id, sharing);
         Ok(id)
     }
 
@@ -106,7 +121,7 @@ impl Stack {
     /// The id is stale or not a UDP socket, there is no route, or another socket is connected to the same peer from
     /// the same address.
     pub fn connect_datagram(&mut self, id: SocketId, peer: Option<SocketAddr>) -> Result<(), IoError> {
-        let bound = self.datagram_mut(id)?.bound;
+        let UdpSocket { bound, sharing, .. } = *self.datagram_mut(id)?;
         let flow = match peer {
             None => None,
             Some(peer) => {
@@ -128,9 +143,9 @@ impl Stack {
         let local = flow.map_or(bound, |flow| flow.local());
         match flow {
             Some(flow) => self.datagrams.connect(flow, id),
-            // Another socket may have bound the address in the meantime, and then keeps it.
-            None if self.datagrams.is_bound(bound) => {}
-            None => self.datagrams.bind(bound, id),
+            None if self.datagrams.may_bind(bound, sharing) => self.datagrams.bind(bound, id, sharing),
+            // Another socket has bound the address in the meantime, and keeps it.
+            None => {}
         }
         let socket = self.datagram_mut(id)?;
         (socket.peer, socket.local) = (peer, local);

@@ -33,7 +33,8 @@ use self::{ephemeral::EphemeralPorts, export::MovedConnection, link::Link};
 use crate::{
     config::Config,
     counters::Counters,
-    demux::{DatagramTable, FlowTable, PortTable, Target},
+    datagram_table::DatagramTable,
+    demux::{FlowTable, PortTable, Target},
     event::{Event, Readiness, SocketId},
     flow::{Flow, Secret},
     limiter::ReplyLimiter,
