@@ -73,7 +73,7 @@ impl DatagramTable {
         let group = || members.iter().filter(|member| member.sharing.reuse_port);
         // The high half of the product is uniform in 0..count.
         let hash = self.connected.hasher().hash_one(flow);
-        let chosen = (u128::from(hash) * group().count() as u128 >> 64) as usize;
+        let chosen = ((u128::from(hash) * group().count() as u128) >> 64) as usize;
         group().nth(chosen).map(|member| member.socket)
     }
 

@@ -18,7 +18,7 @@
 //! # io_uring
 //!
 //! A ring takes work from this library's sight: an `epoll_ctl` or `accept` in a ring reaches the kernel only. libuv 1.45 and
-//! later add members of its epoll instance so, and a server then accepts nobody. `io_uring_setup` fails with ENOSYS, as on
+//! later add members of its epoll instance so, and a server then accepts no connection. `io_uring_setup` fails with ENOSYS, as on
 //! a kernel without io_uring, after which libuv, tokio-uring's users and Netty use epoll. This is done where sockets of the
 //! datapath or parameters of epoll instances depend on it, and reported once. liburing and Go make their system calls
 //! themselves, and are out of reach.
@@ -172,7 +172,7 @@ handlers! {
 
 /// Returns whether the interposed functions have something to do for a descriptor.
 fn is_ours(fd: usize) -> bool {
-    // A child that uses a socket of its parent is told.
+    // In a forked child the interposed functions report the use of a socket of the parent.
     fd_table::get(fd as c_int).is_some() || process::is_child()
 }
 
