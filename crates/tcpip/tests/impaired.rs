@@ -1,15 +1,26 @@
 //! Two stacks over an impaired wire: all data arrives, both sides close cleanly, and no state is left behind.
 //!
+//! Where the wire ends a connection by a rule of TCP's, the run is repeated with a record of its segments, and a judge
+//! checks that the rule applied.
+//!
 //! The applications are edge-triggered: they use a socket only after an event, and then until it would block. A lost
 //! edge therefore stalls the connection. `ABEY_SEED` repeats the run of one seed; `ABEY_SEEDS` sets the number of
 //! runs.
 
 mod common;
+mod judge;
 
 use std::{collections::HashMap, net::SocketAddr};
 
-use abey_tcpip::{CongestionControl, Counters, Instant, IoError, Readiness, Shutdown, SocketId, Stack};
-use common::{Impairment, MICROSECOND, MILLISECOND, Network, SECOND, Wire, byte, random_seed, settings, stack};
+use abey_tcpip::{
+    CongestionControl, Counters, EcnMode, Instant, IoError, Readiness, Shutdown, SocketError, SocketId, Stack,
+};
+use common::{
+    Impairment, MICROSECOND, MILLISECOND, Mangling, Network, SECOND, Wire, byte, random_seed,
+    record::{Connection, Record},
+    settings, stack,
+};
+use judge::{Cause, End, Judge, RETRIES};
 use rand::{Rng, RngExt};
 
 /// Application at one end of a connection. The client's streams have even numbers, the server's odd ones.
@@ -47,24 +58,30 @@ impl Peer {
         }
     }
 
-    fn write(&mut self, host: &mut Stack, now: Instant, id: SocketId) {
+    /// Writes until it would block. Fails if the connection has ended.
+    fn write(&mut self, host: &mut Stack, now: Instant, id: SocketId) -> Result<(), SocketError> {
         while !self.finished_writing {
+            if let Some(error) = host.take_error(id).unwrap() {
+                return Err(error);
+            }
             if self.sent == self.to_send {
                 host.shutdown(now, id, Shutdown::Write).unwrap();
                 self.finished_writing = true;
-                return;
+                break;
             }
             let chunk = (self.to_send - self.sent).min(3000);
             let bytes: Vec<u8> = (self.sent..self.sent + chunk).map(|offset| byte(self.stream, offset)).collect();
             match host.write(id, &bytes) {
                 Ok(taken) => self.sent += taken as u64,
-                Err(IoError::WouldBlock) => return,
+                Err(IoError::WouldBlock) => break,
                 Err(error) => panic!("{self:?}: {error}"),
             }
         }
+        Ok(())
     }
 
-    fn read(&mut self, host: &mut Stack, now: Instant, id: SocketId, buffer: &mut [u8]) {
+    /// Reads until it would block. Fails if the connection has ended.
+    fn read(&mut self, host: &mut Stack, now: Instant, id: SocketId, buffer: &mut [u8]) -> Result<(), SocketError> {
         let most = self.max_read.unwrap_or(buffer.len());
         while !self.finished_reading {
             match host.read(id, &mut buffer[..most]) {
@@ -79,13 +96,15 @@ impl Peer {
                     }
                     if self.max_read.is_some() {
                         self.reads_at = self.read_delay.map(|wait| now.0 + wait);
-                        return;
+                        break;
                     }
                 }
-                Err(IoError::WouldBlock) => return,
+                Err(IoError::WouldBlock) => break,
+                Err(IoError::Network(error)) => return Err(error),
                 Err(error) => panic!("{self:?}: {error}"),
             }
         }
+        Ok(())
     }
 }
 
@@ -96,7 +115,9 @@ struct Run {
     listener: SocketId,
     sizes: Vec<(u64, u64)>,
     opened: HashMap<SocketAddr, usize>,
-    closed: usize,
+    accepted: Vec<Connection>,
+    /// Ends of connections whose applications had not finished.
+    ends: Vec<End>,
 }
 
 impl Run {
@@ -112,6 +133,12 @@ impl Run {
             corruption: [0.0, 0.02][random.random_range(0..2)],
             per_byte: if slow { 800 } else { 0 },
             queue: 30_000,
+            marking: [0.0, 0.01, 0.2][random.random_range(0..3)],
+            mangling: [Mangling::None; 7]
+                .into_iter()
+                .chain([Mangling::Clear, Mangling::SetCe, Mangling::Random])
+                .nth(random.random_range(0..10))
+                .unwrap_or_default(),
             ..Impairment::default()
         };
         let host = |last: u8, random: &mut dyn Rng| {
@@ -122,9 +149,11 @@ impl Run {
             settings.send_buffer = [4096, 1 << 20][random.random_range(0..2)];
             settings.sack = random.random_bool(0.8);
             settings.timestamps = random.random_bool(0.8);
-            settings.retries = 30;
-            settings.orphan_retries = 30;
-            settings.syn_retries = 30;
+            settings.retries = RETRIES;
+            settings.orphan_retries = RETRIES;
+            settings.syn_retries = RETRIES;
+            settings.ecn =
+                [EcnMode::Off, EcnMode::Passive, EcnMode::Active, EcnMode::Active][random.random_range(0..4)];
             if random.random_bool(0.2) {
                 settings.congestion_control = CongestionControl::Reno;
             }
@@ -158,7 +187,7 @@ impl Run {
         let backlog = [1, 64][random.random_range(0..2)];
         let listener = network.hosts[1].listen("[::]:80".parse().unwrap(), backlog).unwrap();
         let peers = [HashMap::new(), HashMap::new()];
-        Self { hard, network, peers, listener, sizes, opened: HashMap::new(), closed: 0 }
+        Self { hard, network, peers, listener, sizes, opened: HashMap::new(), accepted: Vec::new(), ends: Vec::new() }
     }
 
     /// Creates one end of a connection. In a hard run every second reader reads slowly in small amounts.
@@ -194,6 +223,7 @@ impl Run {
                 self.network.hosts[1].abort(now, id).unwrap();
                 continue;
             };
+            self.accepted.push((address.is_ipv6(), address.port()));
             let (up, down) = self.sizes[number];
             let peer = self.peer(number as u64 * 2 + 1, down, up);
             self.peers[1].insert(id, peer);
@@ -211,16 +241,17 @@ impl Run {
                 }
                 let host = &mut self.network.hosts[side];
                 let Some(peer) = self.peers[side].get_mut(&event.socket) else { continue };
+                let mut result = Ok(());
                 if event.edges.intersects(Readiness::READABLE | Readiness::READ_CLOSED) {
                     match peer.read_delay {
                         Some(wait) => _ = peer.reads_at.get_or_insert(now.0 + wait),
-                        None => peer.read(host, now, event.socket, buffer),
+                        None => result = peer.read(host, now, event.socket, buffer),
                     }
                 }
                 if event.edges.contains(Readiness::WRITABLE) {
-                    peer.write(host, now, event.socket);
+                    result = result.and_then(|()| peer.write(host, now, event.socket));
                 }
-                self.close_if_finished(side, event.socket);
+                self.close_if_finished(side, event.socket, result);
             }
             self.run_delayed_reads(side, buffer);
         }
@@ -235,22 +266,73 @@ impl Run {
         for id in ids {
             if let Some(peer) = self.peers[side].get_mut(&id) {
                 peer.reads_at = None;
-                peer.read(&mut self.network.hosts[side], Instant(now), id, buffer);
-                self.close_if_finished(side, id);
+                let result = peer.read(&mut self.network.hosts[side], Instant(now), id, buffer);
+                self.close_if_finished(side, id, result);
             }
         }
     }
 
-    fn close_if_finished(&mut self, side: usize, id: SocketId) {
-        if self.peers[side].get(&id).is_some_and(|peer| peer.finished_reading && peer.finished_writing) {
+    /// Closes a socket whose application has finished, or whose connection has ended.
+    fn close_if_finished(&mut self, side: usize, id: SocketId, result: Result<(), SocketError>) {
+        let Some(peer) = self.peers[side].get(&id) else { return };
+        if let Err(error) = result {
+            self.end(side, id, Cause::Error(error));
+        } else if peer.finished_reading && peer.finished_writing {
             self.network.hosts[side].close(self.network.at(), id).unwrap();
             self.peers[side].remove(&id);
-            self.closed += 1;
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.closed == 2 * self.sizes.len()
+    /// Records that the connection of socket `id` has ended, and closes the socket.
+    fn end(&mut self, side: usize, id: SocketId, cause: Cause) {
+        let now = self.network.at();
+        let host = &mut self.network.hosts[side];
+        let address = if side == 0 { host.local_addr(id) } else { host.peer_addr(id) }.unwrap();
+        let connection = (address.is_ipv6(), address.port());
+        self.ends.push(End { connection, side, at: now.0, cause });
+        host.abort(now, id).unwrap();
+        self.peers[side].remove(&id);
+    }
+
+    /// Runs until all applications have finished, or nothing is left to happen.
+    fn finish(&mut self) {
+        let mut buffer = vec![0; 1 << 16];
+        let limit = self.network.now + 4 * 3600 * SECOND * scale();
+        loop {
+            self.handle_events(&mut buffer);
+            let active = self.peers.iter().any(|peers| !peers.is_empty());
+            if !active && self.ends.is_empty() {
+                return;
+            }
+            if self.network.step(limit) {
+                continue;
+            }
+            assert!(
+                self.network.next().is_none(),
+                "not over after hours: {:?} {:?}",
+                self.peers,
+                self.network.hosts.each_ref().map(|host| *host.counters())
+            );
+            if !active {
+                return;
+            }
+            for side in 0..2 {
+                for id in self.peers[side].keys().copied().collect::<Vec<_>>() {
+                    self.end(side, id, Cause::Waits);
+                }
+            }
+        }
+    }
+
+    /// Checks that a rule of TCP's explains each connection that ended early.
+    fn judge(&self) {
+        let records = self.network.wires.each_ref().map(|wire| wire.segments.as_ref().expect("a recorded run"));
+        let judge = Judge { records, overflows: &self.network.overflows, accepted: &self.accepted };
+        for end in &self.ends {
+            if let Err(why) = judge.explain(end) {
+                panic!("no rule of TCP's explains {end:?}: {why}");
+            }
+        }
     }
 }
 
@@ -265,18 +347,27 @@ fn impair_selectively(impairment: &mut Impairment, random: &mut impl Rng) {
     }
 }
 
-fn run(seed: u64, hard: bool) -> Counters {
-    let mut run = Run::new(seed, hard);
-    let mut random = random_seed(seed ^ 0xabe7);
-    run.open(&mut random);
-    let mut buffer = vec![0; 1 << 16];
-    let limit = run.network.now + 4 * 3600 * SECOND * scale();
-    while !run.is_over() {
-        run.handle_events(&mut buffer);
-        if run.is_over() {
-            break;
+/// Sums of all runs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Total {
+    counters: Counters,
+    /// Connections that a rule of TCP's ended.
+    ends: u64,
+}
+
+fn run(seed: u64, hard: bool) -> Total {
+    let start = |recorded: bool| {
+        let mut run = Run::new(seed, hard);
+        for wire in &mut run.network.wires {
+            wire.segments = recorded.then(Record::default);
         }
-        assert!(run.network.step(limit), "stuck: {:?} {:?}", run.peers, run.network.hosts.map(|host| *host.counters()));
+        run.open(&mut random_seed(seed ^ 0xabe7));
+        run.finish();
+        run
+    };
+    let mut run = start(false);
+    if !run.ends.is_empty() {
+        start(true).judge();
     }
     run.network.alarm = None;
     // Much later, no state may be left.
@@ -291,9 +382,9 @@ fn run(seed: u64, hard: bool) -> Counters {
         assert_eq!(host.poll_timeout(), None);
     }
     check_counters(&run.network, hard);
-    let mut total = *run.network.hosts[0].counters();
-    total.add(run.network.hosts[1].counters());
-    total
+    let mut counters = *run.network.hosts[0].counters();
+    counters.add(run.network.hosts[1].counters());
+    Total { counters, ends: run.ends.len() as u64 }
 }
 
 /// Checks that each frame is counted once.
@@ -333,11 +424,11 @@ fn seeds() -> u64 {
 }
 
 /// Runs all seeds on all CPUs. Returns the sums of their counters.
-fn run_all(hard: bool) -> Counters {
+fn run_all(hard: bool) -> Total {
     if let Some(seed) = std::env::var("ABEY_SEED").ok().and_then(|text| text.parse().ok()) {
         return run(seed, hard);
     }
-    let total = std::sync::Mutex::new(Counters::default());
+    let total = std::sync::Mutex::new(Total::default());
     let next = std::sync::atomic::AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
@@ -348,7 +439,11 @@ fn run_all(hard: bool) -> Counters {
                         return;
                     }
                     match std::panic::catch_unwind(|| run(seed, hard)) {
-                        Ok(counters) => total.lock().unwrap().add(&counters),
+                        Ok(one) => {
+                            let mut total = total.lock().unwrap();
+                            total.counters.add(&one.counters);
+                            total.ends += one.ends;
+                        }
                         Err(panic) => {
                             next.store(u64::MAX / 2, std::sync::atomic::Ordering::Relaxed);
                             eprintln!("seed {seed} failed: run it alone with ABEY_SEED={seed}");
@@ -366,7 +461,8 @@ fn run_all(hard: bool) -> Counters {
 fn all_data_arrives_for_every_seed() {
     let total = run_all(false);
     if std::env::var_os("ABEY_SEED").is_none() {
-        check_coverage(&total);
+        check_coverage(&total.counters);
+        check_ends(total.ends);
     }
 }
 
@@ -375,7 +471,17 @@ fn all_data_arrives_for_every_seed() {
 #[test]
 fn all_data_arrives_when_one_direction_is_impaired() {
     let total = run_all(true);
-    assert!(total.tcp_timeouts > 0 && total.tcp_window_probes > 0);
+    if std::env::var_os("ABEY_SEED").is_none() {
+        let counters = total.counters;
+        assert!(counters.tcp_timeouts > 0 && counters.tcp_window_probes > 0);
+        check_ends(total.ends);
+    }
+}
+
+/// Checks that rules of TCP's ended few connections: one in a thousand runs, and some by chance.
+fn check_ends(ends: u64) {
+    eprintln!("rules of TCP's ended {ends} sides of connections");
+    assert!(ends <= 4 + seeds() / 500, "rules of TCP's ended {ends} sides of connections");
 }
 
 /// Checks that each mechanism ran at least once in all runs together; otherwise it would be untested.
@@ -396,6 +502,13 @@ fn check_coverage(total: &Counters) {
         "TcpExtDelayedACKs",
         "TcpExtTCPWinProbe",
         "TcpExtTW",
+        "IpExtInNoECTPkts",
+        "IpExtInECT1Pkts",
+        "IpExtInECT0Pkts",
+        "IpExtInCEPkts",
+        "TcpEcnConnections",
+        "TcpEcnFallbacks",
+        "TcpEcnReductions",
         "TcpInCsumErrors",
         "IpInCsumErrors",
     ];

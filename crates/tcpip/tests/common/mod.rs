@@ -1,7 +1,8 @@
-//! Two stacks and an impaired wire between them: loss, delay, reordering, duplication and corruption.
+//! Two stacks and an impaired wire between them: loss, delay, reordering, duplication, corruption and ECN marks.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
+pub mod record;
 pub mod script;
 
 use std::{cmp::Reverse, collections::BinaryHeap};
@@ -9,7 +10,8 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 use abey_tcpip::{Config, Frames, Instant, Settings, Stack};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use smoltcp::wire::{EthernetFrame, PrettyPrinter};
+use record::Record;
+use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, PrettyPrinter};
 
 pub const MICROSECOND: u64 = 1_000;
 pub const MILLISECOND: u64 = 1_000_000;
@@ -48,16 +50,42 @@ pub struct Impairment {
     pub loss_of_data: f64,
     /// Longest outage, during which every frame is lost. Outages start at random.
     pub outage: u64,
+    /// Probability that an ECN-capable packet is marked.
+    pub marking: f64,
+    pub mangling: Mangling,
+}
+
+/// What a path does to the ECN field of every packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mangling {
+    #[default]
+    None,
+    /// Clears the field.
+    Clear,
+    /// Sets CE, even on packets that are not ECN-capable.
+    SetCe,
+    /// Overwrites the field at random.
+    Random,
 }
 
 /// Probability per frame that an outage starts.
 const OUTAGE_PROBABILITY: f64 = 1.0 / 150.0;
 
+/// Frame on a wire, ordered by its arrival.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct InFlight {
+    arrives_at: u64,
+    number: u64,
+    /// Index in the record of segments.
+    index: usize,
+    frame: Vec<u8>,
+}
+
 /// One direction of a wire.
 pub struct Wire {
     pub impairment: Impairment,
     random: Xoshiro256PlusPlus,
-    in_flight: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
+    in_flight: BinaryHeap<Reverse<InFlight>>,
     busy_until: u64,
     number: u64,
     outage_until: u64,
@@ -67,6 +95,8 @@ pub struct Wire {
     pub longest: usize,
     /// Copies of all sent frames, if they are recorded.
     pub record: Option<Vec<Vec<u8>>>,
+    /// TCP segments and their arrivals, if they are recorded.
+    pub segments: Option<Record>,
 }
 
 impl Wire {
@@ -83,15 +113,17 @@ impl Wire {
             corrupted: 0,
             longest: 0,
             record: None,
+            segments: None,
         }
     }
 
-    pub fn send(&mut self, now: u64, frame: Vec<u8>) {
+    pub fn send(&mut self, now: u64, mut frame: Vec<u8>) {
         let Impairment { delay, jitter, loss, duplication, corruption, per_byte, queue, .. } = self.impairment;
         self.longest = self.longest.max(frame.len());
         if let Some(record) = &mut self.record {
             record.push(frame.clone());
         }
+        let index = self.segments.as_mut().map_or(0, |segments| segments.sent(now, &frame));
         let start = self.busy_until.max(now);
         if self.random.random_bool(loss) || per_byte > 0 && (start - now) / per_byte > queue {
             self.lost += 1;
@@ -102,19 +134,22 @@ impl Wire {
             return;
         }
         self.busy_until = start + per_byte * frame.len() as u64;
+        self.mark(&mut frame);
         let copies = 1 + usize::from(self.random.random_bool(duplication));
         for _ in 0..copies {
-            let mut frame = frame.clone();
+            let (mut frame, mut index) = (frame.clone(), index);
             // The frame check sequence of Ethernet would reject any other corrupted frame.
             let is_ip = frame[12..14] != [8, 6];
             if is_ip && self.random.random_bool(corruption) {
                 let at = self.random.random_range(14..frame.len());
                 frame[at] ^= 1 << self.random.random_range(0..8);
                 self.corrupted += 1;
+                index = usize::MAX;
             }
             let extra = if jitter > 0 { self.random.random_range(0..jitter) } else { 0 };
             self.number += 1;
-            self.in_flight.push(Reverse((self.busy_until + delay + extra, self.number, frame)));
+            let arrives_at = self.busy_until + delay + extra;
+            self.in_flight.push(Reverse(InFlight { arrives_at, number: self.number, index, frame }));
         }
     }
 
@@ -132,18 +167,58 @@ impl Wire {
         now < self.outage_until || kind > 0.0 && self.random.random_bool(kind)
     }
 
+    /// Marks or mangles the ECN field.
+    fn mark(&mut self, frame: &mut [u8]) {
+        let Impairment { marking, mangling, .. } = self.impairment;
+        let Some(ecn) = ecn(frame) else { return };
+        match mangling {
+            Mangling::None if ecn != 0 && marking > 0.0 && self.random.random_bool(marking) => set_ecn(frame, 3),
+            Mangling::None => {}
+            Mangling::Clear => set_ecn(frame, 0),
+            Mangling::SetCe => set_ecn(frame, 3),
+            Mangling::Random => set_ecn(frame, self.random.random_range(0..4)),
+        }
+    }
+
     pub fn next(&self) -> Option<u64> {
-        self.in_flight.peek().map(|Reverse((at, ..))| *at)
+        self.in_flight.peek().map(|Reverse(next)| next.arrives_at)
     }
 
     pub fn take(&mut self, now: u64) -> Vec<Vec<u8>> {
         let mut due = Vec::new();
         while self.next().is_some_and(|at| at <= now) {
-            let Some(Reverse((_, _, frame))) = self.in_flight.pop() else { break };
+            let Some(Reverse(InFlight { frame, index, .. })) = self.in_flight.pop() else { break };
             self.delivered += 1;
+            if let Some(segments) = &mut self.segments {
+                segments.arrived(now, index);
+            }
             due.push(frame);
         }
         due
+    }
+}
+
+/// Returns the ECN field of an IP packet.
+pub fn ecn(frame: &[u8]) -> Option<u8> {
+    let ethernet = EthernetFrame::new_checked(frame).ok()?;
+    match ethernet.ethertype() {
+        EthernetProtocol::Ipv4 => Some(Ipv4Packet::new_checked(ethernet.payload()).ok()?.ecn()),
+        EthernetProtocol::Ipv6 => Some(Ipv6Packet::new_checked(ethernet.payload()).ok()?.traffic_class() & 3),
+        _ => None,
+    }
+}
+
+/// Changes the ECN field of an IP packet, as a router does.
+pub fn set_ecn(frame: &mut [u8], codepoint: u8) {
+    let mut ethernet = EthernetFrame::new_unchecked(frame);
+    if ethernet.ethertype() == EthernetProtocol::Ipv4 {
+        let mut packet = Ipv4Packet::new_unchecked(ethernet.payload_mut());
+        packet.set_ecn(codepoint);
+        packet.fill_checksum();
+    } else {
+        let mut packet = Ipv6Packet::new_unchecked(ethernet.payload_mut());
+        let class = packet.traffic_class() & !3 | codepoint;
+        packet.set_traffic_class(class);
     }
 }
 
@@ -167,6 +242,8 @@ pub struct Network {
     pub alarm: Option<u64>,
     /// Longest pause of a host. During a pause it neither receives nor sends, and its timers are late.
     pub pause: u64,
+    /// Times at which host 1 dropped SYNs or ACKs because its accept queue was full, if segments are recorded.
+    pub overflows: Vec<u64>,
     paused_until: [u64; 2],
     random: Xoshiro256PlusPlus,
     out: Frames,
@@ -183,6 +260,7 @@ impl Network {
             wires: [0, 1].map(|side| Wire::new(impairment, seed * 2 + side)),
             alarm: None,
             pause: 0,
+            overflows: Vec::new(),
             paused_until: [0; 2],
             random: Xoshiro256PlusPlus::seed_from_u64(!seed),
             out: Frames::default(),
@@ -227,7 +305,11 @@ impl Network {
         for side in 0..2 {
             if self.paused_until[1 - side] <= self.now {
                 let frames = self.wires[side].take(self.now);
+                let overflows = self.hosts[1].counters().tcp_listen_overflows;
                 self.hosts[1 - side].handle_frames(now, frames.iter().map(Vec::as_slice));
+                if self.wires[side].segments.is_some() && self.hosts[1].counters().tcp_listen_overflows > overflows {
+                    self.overflows.push(self.now);
+                }
             }
         }
         for side in 0..2 {
