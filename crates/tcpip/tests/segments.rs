@@ -258,6 +258,20 @@ fn a_spoofed_reset_gets_a_challenge() {
     assert_eq!(script.stack.counters().tcp_challenge_acks, 1);
 }
 
+/// A reset after the peer's FIN does not hide that the stream is complete. The error is still reported to others.
+#[test]
+fn a_reset_after_the_fin_leaves_the_end_of_the_stream() {
+    let mut script = script();
+    let id = script.accepted_with_sack();
+    script.inject(&seg("FPA", 1, 1).data(10));
+    script.inject(&seg("R", 12, 0));
+    assert_eq!(script.read(id).len(), 10);
+    for _ in 0..2 {
+        assert_eq!(script.stack.read(id, &mut [0; 1]), Ok(0));
+    }
+    assert_eq!(script.stack.take_error(id), Ok(Some(SocketError::Reset)));
+}
+
 /// RFC 5961, 4 and 5: SYNs in a connection, and ACKs of data that was not sent, are answered at a limited rate.
 #[test]
 fn spoofed_syns_and_acks_get_challenges_at_a_limited_rate() {

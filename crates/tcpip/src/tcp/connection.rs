@@ -281,12 +281,16 @@ impl Connection {
         if self.receive_buffer.readable() > 0 {
             return Ok(self.receive_buffer.read(to, peek));
         }
+        if self.receive_buffer.is_finished() {
+            // The stream is complete, even if a reset came after its end.
+            return Ok(0);
+        }
         if let Some(error) = self.error.take() {
             return Err(error.into());
         }
         match self.state {
             State::SynSent | State::SynReceived { .. } => Err(IoError::NotConnected),
-            _ if self.is_closed() || self.shut_read || self.receive_buffer.is_finished() => Ok(0),
+            _ if self.is_closed() || self.shut_read => Ok(0),
             _ => Err(IoError::WouldBlock),
         }
     }

@@ -1,12 +1,17 @@
-//! Record of the TCP segments on a wire: when each was sent, and when it arrived.
+//! Record of the TCP segments and neighbour discovery packets on a wire: when each was sent, and when it arrived.
 
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
 
 /// Connection of host 0 to host 1: IP version and host 0's port.
 pub type Connection = (bool, u16);
 
-/// Segment that was sent.
-#[derive(Clone, Debug)]
+/// Returns the connection under which the neighbour discovery for `connection` is recorded.
+pub fn neighbor(connection: Connection) -> Connection {
+    (connection.0, 0)
+}
+
+/// Segment that was sent, or a packet of neighbour discovery with zeros in the fields of TCP.
+#[derive(Clone, Debug, Default)]
 pub struct Transmission {
     pub connection: Connection,
     pub at: u64,
@@ -22,12 +27,12 @@ pub struct Transmission {
     pub arrivals: Vec<u64>,
 }
 
-/// Segments of one direction, in the order in which they were sent.
+/// Packets of one direction, in the order in which they were sent.
 #[derive(Clone, Debug, Default)]
 pub struct Record(pub Vec<Transmission>);
 
 impl Record {
-    /// Records a frame. Returns its index for [`Record::arrived`]; other protocols than TCP have none.
+    /// Records a frame. Returns its index for [`Record::arrived`], or `usize::MAX` if the frame is not recorded.
     pub fn sent(&mut self, now: u64, frame: &[u8]) -> usize {
         let Some(transmission) = parse(now, frame) else { return usize::MAX };
         self.0.push(transmission);
@@ -49,8 +54,12 @@ fn parse(at: u64, frame: &[u8]) -> Option<Transmission> {
             let packet = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
             (false, (packet.next_header() == IpProtocol::Tcp).then(|| packet.payload())?)
         }
+        EthernetProtocol::Arp => return Some(Transmission { at, ..Transmission::default() }),
         EthernetProtocol::Ipv6 => {
             let packet = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
+            if packet.next_header() == IpProtocol::Icmpv6 {
+                return Some(Transmission { connection: (true, 0), at, ..Transmission::default() });
+            }
             (true, (packet.next_header() == IpProtocol::Tcp).then(|| packet.payload())?)
         }
         _ => return None,

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | retransmissions are exhausted (RFC 9293, 3.8.3) | the last ones were all of one sequence number, over 100 seconds or more; each was lost, or its acknowledgement was, or the peer was gone |
 //! | probes of a closed window are exhausted (RFC 9293, 3.8.6.1) | the same, of probes and of answers that open the window |
+//! | a neighbour is unreachable (RFC 4861, 7.2.2) | three solicitations in a row were lost, or the answers were |
 //! | a SYN cookie expires (RFC 4987) | no copy of the client's first segment arrived while the cookie was valid, except when the accept queue was full |
 //! | a host without the connection answers with a reset (RFC 9293, 3.10.7.1) | it is gone by one of the rules above |
 //! | without keep-alive an idle connection lasts for ever (RFC 9293, 3.8.4) | everything that the host sent is acknowledged, and its peer is gone by one of the rules above |
@@ -15,7 +16,7 @@ use abey_tcpip::SocketError;
 
 use crate::common::{
     SECOND,
-    record::{Connection, Record, Transmission},
+    record::{Connection, Record, Transmission, neighbor},
 };
 
 /// Retransmissions before a host gives up: the setting of all hosts of these tests.
@@ -25,6 +26,8 @@ pub(crate) const RETRIES: u8 = 30;
 const R2: u64 = 100 * SECOND;
 /// Shortest validity of a SYN cookie.
 const COOKIE: u64 = 64 * SECOND;
+/// Solicitations before a host gives up the resolution of an address.
+const SOLICITATIONS: usize = 3;
 /// Longest time until a host answers a segment: it may be paused.
 const ANSWER: u64 = 4 * SECOND;
 
@@ -67,6 +70,7 @@ impl Judge<'_> {
                 let reset = self.sent(peer, end.connection).find(arrived).ok_or("no reset arrived")?;
                 self.gone(peer, end.connection, reset.at)
             }
+            Cause::Error(SocketError::HostUnreachable) => self.unresolved(end),
             Cause::Error(error) => Err(format!("no rule for {error:?}")),
             Cause::Waits => {
                 let last = self.sent(end.side, end.connection).map(Transmission::end).max_by(|&a, &b| order(a, b));
@@ -98,14 +102,15 @@ impl Judge<'_> {
         let probes: Vec<_> = probes.copied().collect();
         if probes.len() >= RETRIES.into() {
             let opens = |answer: &Transmission| answer.ack == Some(last.end()) && answer.window > 0;
-            return self.unanswered(side, &probes, by, opens);
+            return self.unanswered(side, enough(&probes)?, by, opens);
         }
         let attempts: Vec<_> = sent.into_iter().filter(|sent| sent.len > 0 && sent.seq == last.seq).collect();
-        self.unanswered(side, &attempts, by, |answer| answer.ack.is_some_and(|ack| before(last.seq, ack)))
+        let acks = |answer: &Transmission| answer.ack.is_some_and(|ack| before(last.seq, ack));
+        self.unanswered(side, enough(&attempts)?, by, acks)
     }
 
-    /// Checks that the last of `attempts` were enough and that the peer, unless it was gone, sent an answer to each that
-    /// arrived, of which none arrived.
+    /// Checks that the peer, unless it was gone, sent an answer to each of `attempts` that arrived, and that none of the
+    /// answers arrived.
     fn unanswered(
         &self,
         side: usize,
@@ -113,15 +118,7 @@ impl Judge<'_> {
         by: u64,
         answers: impl Fn(&Transmission) -> bool,
     ) -> Result<(), String> {
-        let Some(first) = attempts.len().checked_sub(RETRIES.into()) else {
-            return Err(format!("host {side} sent its last segment only {} times by {by}", attempts.len()));
-        };
-        let attempts = &attempts[first..];
-        let (first, last) = (attempts[0], attempts[attempts.len() - 1]);
-        if last.at - first.at < R2 {
-            return Err(format!("host {side} gave up too soon, at {}", last.at));
-        }
-        let peer = 1 - side;
+        let (peer, first) = (1 - side, attempts[0]);
         let in_time = |at: &u64| *at > first.at && *at <= by;
         let arrived = |sent: &&Transmission| answers(sent) && sent.arrivals.iter().any(in_time);
         if let Some(answer) = self.sent(peer, first.connection).find(arrived) {
@@ -135,6 +132,13 @@ impl Judge<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the host had to give up the resolution of its peer's address.
+    fn unresolved(&self, end: &End) -> Result<(), String> {
+        let sent: Vec<_> = self.sent(end.side, neighbor(end.connection)).filter(|sent| sent.at <= end.at).collect();
+        let Some(first) = sent.len().checked_sub(SOLICITATIONS) else { return Err(format!("only {sent:?}")) };
+        self.unanswered(end.side, &sent[first..], end.at, |_| true)
     }
 
     /// Checks that the server never had the connection, because the cookie did not come back in time.
@@ -162,6 +166,16 @@ impl Judge<'_> {
         let arrived = |sent: &&Transmission| sent.arrivals.iter().any(|&at| at > since && at <= by);
         self.sent(1 - side, connection).filter(arrived).filter_map(|sent| sent.ack).collect()
     }
+}
+
+/// Returns the last of `attempts`, if they are enough to give up.
+fn enough<'a, 'b>(attempts: &'a [&'b Transmission]) -> Result<&'a [&'b Transmission], String> {
+    let Some(first) = attempts.len().checked_sub(RETRIES.into()) else {
+        return Err(format!("the last segment was sent only {} times", attempts.len()));
+    };
+    let attempts = &attempts[first..];
+    let (first, last) = (attempts[0].at, attempts[attempts.len() - 1].at);
+    if last - first < R2 { Err(format!("given up too soon, at {last}")) } else { Ok(attempts) }
 }
 
 /// Returns whether sequence number `a` is before `b`.
@@ -219,6 +233,22 @@ mod tests {
         assert!(judge(&sent, &answer(9, true), timed_out).unwrap_err().contains("reached"));
         assert!(judge(&sent, &answer(0, false), timed_out).unwrap_err().contains("not answered"));
         assert!(judge(&sent[..25], &answer(9, false), timed_out).is_err());
+    }
+
+    #[test]
+    fn three_lost_solicitations_make_a_host_unreachable() {
+        let solicitation =
+            |at| Transmission { connection: neighbor(CONNECTION), ..segment(at * SECOND, 0, 0, 0, at == 2) };
+        let sent = [1, 2, 3].map(solicitation);
+        let answer = |arrives| {
+            let sent = segment(2 * SECOND + SECOND / 100, 0, 0, 0, arrives);
+            [Transmission { connection: neighbor(CONNECTION), ..sent }]
+        };
+        let unreachable = Cause::Error(SocketError::HostUnreachable);
+        assert_eq!(judge(&sent, &answer(false), unreachable), Ok(()));
+        assert!(judge(&sent, &answer(true), unreachable).unwrap_err().contains("reached"));
+        assert!(judge(&sent, &[], unreachable).unwrap_err().contains("not answered"));
+        assert!(judge(&sent[1..], &answer(false), unreachable).is_err());
     }
 
     #[test]
