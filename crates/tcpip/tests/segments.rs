@@ -3,6 +3,7 @@
 mod budgets;
 mod common;
 mod ecn;
+mod sack;
 mod windows;
 
 use abey_tcpip::{IoError, Readiness, Shutdown, SocketError};

@@ -42,6 +42,7 @@ impl Connection {
     /// Processes the acknowledgement of a segment with `payload` bytes. The caller has checked that it is acceptable.
     pub(crate) fn receive_ack(&mut self, cx: &mut Context<'_>, header: &Header, payload: usize) {
         if header.ack.before(self.send_buffer.una) {
+            self.receive_old_ack(cx, header);
             return;
         }
         let had_window = self.send_buffer.window();
@@ -85,11 +86,7 @@ impl Connection {
             self.congestion.marked(outstanding, self.mss());
             self.ecn.reduced(self.send_buffer.nxt);
         }
-        if self.sack && matches!(self.recovery, Recovery::Fast { .. }) {
-            let (in_flight, ssthresh, mss) = (self.in_flight(), self.congestion.ssthresh(), self.mss());
-            let quota = self.prr.acknowledged(delivered, in_flight, ssthresh, mss, summary.bytes > 0 && !lost);
-            self.congestion.set_in_recovery(in_flight, quota);
-        }
+        self.limit_recovery(delivered, summary.bytes > 0 && !lost);
         if summary.bytes > 0 && !matches!(recovering, Recovery::Fast { .. }) && !self.ecn.has_echo(header) {
             let rtt = self.rtt.srtt().unwrap_or(0);
             let mss = self.mss();
@@ -97,6 +94,28 @@ impl Connection {
         }
         if summary.bytes > 0 {
             self.advance_state(cx);
+        }
+    }
+
+    /// Uses the SACK blocks of an acknowledgement that another one has overtaken (RFC 6675, 5).
+    fn receive_old_ack(&mut self, cx: &mut Context<'_>, header: &Header) {
+        if !self.sack || header.options.sack[0].is_none() || self.scoreboard.is_empty() {
+            return;
+        }
+        let (outstanding, sacked) = (self.scoreboard.outstanding(), self.scoreboard.sacked());
+        let mut summary = AckSummary::default();
+        self.process_sack_blocks(cx, &header.options, header.ack, &mut summary);
+        self.find_losses(cx, header, summary, false, outstanding);
+        self.limit_recovery(self.scoreboard.sacked().saturating_sub(sacked), false);
+    }
+
+    /// Sets the congestion window during a recovery, after `delivered` bytes were reported. `safe_ack` means that the
+    /// acknowledgement advanced SND.UNA and revealed no further loss.
+    pub(crate) fn limit_recovery(&mut self, delivered: u32, safe_ack: bool) {
+        if self.sack && matches!(self.recovery, Recovery::Fast { .. }) {
+            let (in_flight, ssthresh, mss) = (self.in_flight(), self.congestion.ssthresh(), self.mss());
+            let quota = self.prr.acknowledged(delivered, in_flight, ssthresh, mss, safe_ack);
+            self.congestion.set_in_recovery(in_flight, quota);
         }
     }
 
@@ -150,9 +169,14 @@ impl Connection {
                 cx.counters.tcp_sack_discards += 1;
                 continue;
             }
+            // The start may have been acknowledged since, if this acknowledgement is old.
+            let block = SeqRange::new(block.start.later(self.send_buffer.una), block.end);
+            if block.end.at_or_before(block.start) {
+                continue;
+            }
             let (now, min_rtt) = (cx.now, self.rtt.min_rtt());
             let rack = &mut self.rack;
-            self.scoreboard.sack(*block, |segment| {
+            self.scoreboard.sack(block, |segment| {
                 summary.sacked += segment.len();
                 rack.delivered(now, segment, min_rtt);
             });

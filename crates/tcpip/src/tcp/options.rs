@@ -10,8 +10,14 @@ use super::seq::{Seq, SeqRange};
 /// Largest shift of the window (RFC 7323, section 2.3).
 pub(crate) const MAXIMUM_WINDOW_SCALE: u8 = 14;
 
-/// Maximum number of SACK blocks: no more fit beside a timestamp.
-pub(crate) const SACK_BLOCKS: usize = 3;
+/// Kind of the SACK option (RFC 2018). smoltcp's type for it has room for three blocks only.
+const SACK: u8 = 5;
+
+/// Maximum number of SACK blocks, without a timestamp. Beside one there is room for [`SACK_BLOCKS_WITH_TIMESTAMP`].
+pub(crate) const SACK_BLOCKS: usize = 4;
+
+/// Maximum number of SACK blocks beside a timestamp.
+const SACK_BLOCKS_WITH_TIMESTAMP: usize = 3;
 
 /// Timestamp option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,15 +42,14 @@ impl Options {
         let mut options = Self::default();
         while !bytes.is_empty() {
             let (rest, option) = TcpOption::parse(bytes).ok()?;
+            let encoded = &bytes[..bytes.len() - rest.len()];
             bytes = rest;
             match option {
                 TcpOption::EndOfList => break,
                 TcpOption::MaxSegmentSize(mss) => options.mss = Some(mss),
                 TcpOption::WindowScale(shift) => options.window_scale = Some(shift.min(MAXIMUM_WINDOW_SCALE)),
                 TcpOption::SackPermitted => options.sack_permitted = true,
-                TcpOption::SackRange(blocks) => {
-                    options.sack = blocks.map(|block| block.map(|(start, end)| SeqRange::new(Seq(start), Seq(end))));
-                }
+                TcpOption::SackRange(_) => options.sack = parse_blocks(&encoded[2..]),
                 TcpOption::TimeStamp { tsval, tsecr } => {
                     options.timestamp = Some(Timestamp { value: tsval, echo: tsecr });
                 }
@@ -85,8 +90,7 @@ impl Options {
             rest = TcpOption::WindowScale(shift).emit(rest);
         }
         if self.sack.iter().any(Option::is_some) {
-            let blocks = self.sack.map(|block| block.map(|block| (block.start.0, block.end.0)));
-            rest = TcpOption::SackRange(blocks).emit(pad(rest));
+            rest = emit_blocks(pad(rest), &self.sack);
         }
         debug_assert!(rest.is_empty(), "the options fill the buffer");
     }
@@ -97,9 +101,33 @@ pub(crate) const fn sack_len(blocks: usize) -> usize {
     if blocks > 0 { 4 + 8 * blocks } else { 0 }
 }
 
-/// Returns the number of SACK blocks that fit into `bytes`.
-pub(crate) fn sack_room(bytes: usize) -> usize {
-    (bytes.saturating_sub(4) / 8).min(SACK_BLOCKS)
+/// Returns the number of SACK blocks that fit into `bytes` of a segment with or without a timestamp.
+pub(crate) fn sack_room(bytes: usize, timestamp: bool) -> usize {
+    let most = if timestamp { SACK_BLOCKS_WITH_TIMESTAMP } else { SACK_BLOCKS };
+    (bytes.saturating_sub(4) / 8).min(most)
+}
+
+/// Parses the blocks of a SACK option, of eight bytes each. Those beyond the fourth do not fit into a TCP header.
+fn parse_blocks(bytes: &[u8]) -> [Option<SeqRange>; SACK_BLOCKS] {
+    let mut blocks = [None; SACK_BLOCKS];
+    for (slot, block) in blocks.iter_mut().zip(bytes.as_chunks().0) {
+        let [a, b, c, d, e, f, g, h] = *block;
+        let (start, end) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
+        *slot = Some(SeqRange::new(Seq(start), Seq(end)));
+    }
+    blocks
+}
+
+/// Writes a SACK option and returns the rest of `buffer`.
+fn emit_blocks<'a>(buffer: &'a mut [u8], blocks: &[Option<SeqRange>; SACK_BLOCKS]) -> &'a mut [u8] {
+    let count = blocks.iter().flatten().count();
+    let (option, rest) = buffer.split_at_mut(2 + 8 * count);
+    option[..2].copy_from_slice(&[SACK, 2 + 8 * count as u8]);
+    for (bytes, block) in option[2..].chunks_exact_mut(8).zip(blocks.iter().flatten()) {
+        bytes[..4].copy_from_slice(&block.start.0.to_be_bytes());
+        bytes[4..].copy_from_slice(&block.end.0.to_be_bytes());
+    }
+    rest
 }
 
 fn pad(rest: &mut [u8]) -> &mut [u8] {
@@ -131,8 +159,9 @@ mod tests {
             ..Options::default()
         });
         round_trip(Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, ..Options::default() });
-        round_trip(Options { timestamp, sack: [block(1), block(20), block(40)], ..Options::default() });
-        round_trip(Options { sack: [block(1), block(20), None], ..Options::default() });
+        round_trip(Options { timestamp, sack: [block(1), block(20), block(40), None], ..Options::default() });
+        round_trip(Options { sack: [block(1), block(20), None, None], ..Options::default() });
+        round_trip(Options { sack: [block(1), block(20), block(40), block(60)], ..Options::default() });
     }
 
     #[test]

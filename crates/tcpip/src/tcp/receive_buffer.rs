@@ -165,12 +165,13 @@ impl ReceiveBuffer {
         if start.before(self.next) {
             self.duplicate = Some(SeqRange::new(start, self.next));
         }
-        let covered = self
-            .ranges
-            .iter()
-            .find(|range| range.start.at_or_before(wanted.start) && range.end.at_or_after(wanted.end));
-        if covered.is_some() {
-            self.duplicate = Some(whole);
+        let overlap = self.first_overlap(wanted);
+        if start.at_or_after(self.next) && overlap.is_some() {
+            self.duplicate = overlap;
+        }
+        if overlap == Some(wanted) {
+            // The second block to send is the range that contains the duplicate (RFC 2883, section 4).
+            self.add_range(wanted);
             return Arrival { out_of_order: true, duplicate: true, ..Arrival::default() };
         }
         let is_next = wanted.start == self.next;
@@ -179,6 +180,13 @@ impl ReceiveBuffer {
         }
         self.store(wanted, payload, wanted.start.since(start) as usize);
         if is_next { self.advance(wanted.end) } else { self.add_range(wanted) }
+    }
+
+    /// Returns the first part of `wanted` that was received out of order.
+    fn first_overlap(&self, wanted: SeqRange) -> Option<SeqRange> {
+        let overlap = |range: &SeqRange| SeqRange::new(range.start.later(wanted.start), range.end.earlier(wanted.end));
+        let overlaps = self.ranges.iter().map(overlap).filter(|part| part.start.before(part.end));
+        overlaps.min_by_key(|part| part.start.since(wanted.start))
     }
 
     fn store(&mut self, range: SeqRange, payload: &Payload<'_>, skip: usize) {
@@ -285,9 +293,9 @@ impl ReceiveBuffer {
         blocks
     }
 
-    /// Returns the number of SACK blocks to send.
+    /// Returns the number of SACK blocks to send, if there is room for all.
     pub(crate) fn sack_block_count(&self) -> usize {
-        (usize::from(self.duplicate.is_some()) + self.ranges.len()).min(SACK_BLOCKS)
+        usize::from(self.duplicate.is_some()) + self.ranges.len()
     }
 
     /// Records a segment outside the window as a duplicate if its bytes were received before.
@@ -344,7 +352,7 @@ mod tests {
         let at = |offset| Seq(u32::MAX - 10).plus(offset);
         assert_eq!(
             receive_buffer.sack_blocks(3),
-            [Some(SeqRange::new(at(10), at(17))), Some(SeqRange::new(at(20), at(22))), None]
+            [Some(SeqRange::new(at(10), at(17))), Some(SeqRange::new(at(20), at(22))), None, None]
         );
         let arrival = arrive(&mut receive_buffer, 0, b"abcdefghijk");
         assert_eq!((arrival.in_order, arrival.filled), (17, true));

@@ -69,7 +69,10 @@ impl Connection {
             }
             Timer::Reorder(_) => {
                 self.rearm(cx);
-                self.detect_losses(cx);
+                if self.detect_losses(cx) {
+                    // Nothing was delivered, so only the first retransmission may leave.
+                    self.limit_recovery(0, false);
+                }
             }
             Timer::Persist(_) => {
                 let tries = self.rtt.back_off();

@@ -16,6 +16,9 @@ const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// The peer's initial sequence number, which wraps soon.
 pub const PEER_INITIAL: u32 = u32::MAX - 2000;
 
+/// Kind of the SACK option (RFC 2018).
+const SACK: u8 = 5;
+
 /// Segment with relative sequence numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seg {
@@ -122,21 +125,26 @@ impl Script {
         let mut options = vec![0_u8; 60];
         let mut rest = &mut options[..];
         let initial = self.initial.unwrap_or(0);
+        // The type of smoltcp has room for three blocks.
+        let blocks: Vec<u8> = segment
+            .sack
+            .iter()
+            .flat_map(|&(start, end)| [start, end])
+            .flat_map(|at| at.wrapping_add(initial).to_be_bytes())
+            .collect();
         for option in [
             segment.mss.map(TcpOption::MaxSegmentSize),
             segment.scale.map(TcpOption::WindowScale),
             segment.sack_permitted.then_some(TcpOption::SackPermitted),
             segment.timestamp.map(|(tsval, tsecr)| TcpOption::TimeStamp { tsval, tsecr }),
-            (!segment.sack.is_empty()).then(|| {
-                let block =
-                    |at: usize| segment.sack.get(at).map(|&(a, b)| (a.wrapping_add(initial), b.wrapping_add(initial)));
-                TcpOption::SackRange([block(0), block(1), block(2)])
-            }),
+            (!blocks.is_empty()).then_some(TcpOption::Unknown { kind: SACK, data: &blocks }),
         ]
         .into_iter()
         .flatten()
         {
-            rest = option.emit(rest);
+            let (exactly, behind) = rest.split_at_mut(option.buffer_len());
+            option.emit(exactly);
+            rest = behind;
         }
         let left = rest.len();
         options.truncate((60 - left).next_multiple_of(4));
@@ -234,15 +242,17 @@ impl Script {
         let mut options = tcp.options();
         while !options.is_empty() {
             let (rest, option) = TcpOption::parse(options).unwrap();
+            let bytes = &options[..options.len() - rest.len()];
             options = rest;
             match option {
                 TcpOption::MaxSegmentSize(mss) => segment.mss = Some(mss),
                 TcpOption::WindowScale(scale) => segment.scale = Some(scale),
                 TcpOption::SackPermitted => segment.sack_permitted = true,
                 TcpOption::TimeStamp { tsval, tsecr } => segment.timestamp = Some((tsval, tsecr)),
-                TcpOption::SackRange(blocks) => {
-                    let relative = |at: u32| at.wrapping_sub(PEER_INITIAL);
-                    segment.sack = blocks.into_iter().flatten().map(|(a, b)| (relative(a), relative(b))).collect();
+                TcpOption::SackRange(_) => {
+                    let relative = |at: &[u8]| u32::from_be_bytes(at.try_into().unwrap()).wrapping_sub(PEER_INITIAL);
+                    let blocks = bytes[2..].chunks(8);
+                    segment.sack = blocks.map(|block| (relative(&block[..4]), relative(&block[4..]))).collect();
                 }
                 _ => {}
             }
