@@ -3,6 +3,7 @@
 mod budgets;
 mod common;
 mod ecn;
+mod hostile;
 mod sack;
 mod windows;
 

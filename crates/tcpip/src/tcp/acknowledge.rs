@@ -155,17 +155,17 @@ impl Connection {
         let blocks = options.sack;
         for (number, block) in blocks.iter().flatten().enumerate() {
             let inside = |outer: &SeqRange| block.start.at_or_after(outer.start) && block.end.at_or_before(outer.end);
-            let duplicate = number == 0 && (block.end.at_or_before(ack) || blocks[1].as_ref().is_some_and(inside));
+            let duplicate = number == 0
+                && block.start.before(block.end)
+                && (block.end.at_or_before(ack) || blocks[1].as_ref().is_some_and(inside));
             if duplicate {
                 summary.duplicate = true;
                 cx.counters.tcp_dsack_received += 1;
                 self.rack.dsack_received(ack, self.send_buffer.nxt);
                 continue;
             }
-            let plausible = block.start.before(block.end)
-                && block.start.at_or_after(ack)
-                && block.end.at_or_before(self.send_buffer.nxt);
-            if !plausible {
+            let (start, end) = (block.start.since(ack), block.end.since(ack));
+            if start >= end || end > self.send_buffer.nxt.since(ack) {
                 cx.counters.tcp_sack_discards += 1;
                 continue;
             }
