@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use abey_tcpip::{Frames, Instant, IoError, Readiness, Shutdown, SocketError, SocketId, Stack};
+use abey_tcpip::{EcnMode, Frames, Instant, IoError, Readiness, Shutdown, SocketError, SocketId, Stack};
 use abey_testbed::namespace::{self, ip};
 use common::{Impairment, MICROSECOND, MILLISECOND, Wire, byte, settings, stack};
 use nix::{
@@ -88,6 +88,10 @@ impl TestBed {
         }
         let mut own = settings(2);
         own.time_wait = Duration::from_secs(1);
+        if impairment.marking > 0.0 {
+            own.ecn = EcnMode::Active;
+            std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").unwrap();
+        }
         Self {
             tap,
             stack: stack(own, seed),
@@ -350,9 +354,49 @@ fn check_clean(test_bed: &TestBed, impairment: Impairment) {
     }
     let errors = counters.tcp_in_errors + counters.tcp_in_checksum_errors + counters.ip_in_header_errors;
     assert_eq!(errors + counters.tcp_established_resets + counters.tcp_timeouts_aborted, 0, "{counters:#?}");
+    if impairment.marking > 0.0 {
+        check_ecn(test_bed, 2);
+    }
     if impairment.loss > 0.0 {
         assert!(counters.tcp_retransmitted_segments > 0 && counters.tcp_sack_recoveries > 0, "{counters:#?}");
     }
+}
+
+/// Link that marks ECN-capable packets and loses none. Both sides ask for ECN.
+fn marking() -> Impairment {
+    Impairment { delay: 300 * MICROSECOND, marking: 0.02, ..Impairment::default() }
+}
+
+/// Checks that both sides agreed on ECN in `connections` connections, received marks, and reduced their windows.
+fn check_ecn(test_bed: &TestBed, connections: u64) {
+    let counters = test_bed.stack.counters();
+    assert_eq!((counters.tcp_ecn_connections, counters.tcp_ecn_fallbacks), (connections, 0), "{counters:#?}");
+    assert!(counters.ip_in_ce > 0 && counters.tcp_ecn_reductions > 0, "{counters:#?}");
+    // The kernel counts what was delivered when ECE arrived.
+    for name in ["InCEPkts", "TCPDeliveredCE"] {
+        assert!(kernel_counter(name) > 0, "{name}: {}", output("nstat", &["-az"]));
+    }
+}
+
+/// Returns a counter of this network namespace's `netstat`.
+fn kernel_counter(name: &str) -> u64 {
+    let table = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
+    let lines: Vec<_> = table.lines().collect();
+    let find = |pair: &[&str]| {
+        let index = pair[0].split_whitespace().position(|other| other == name)?;
+        pair[1].split_whitespace().nth(index)?.parse().ok()
+    };
+    lines.chunks_exact(2).find_map(find).unwrap_or_else(|| panic!("no counter {name}"))
+}
+
+#[test]
+fn the_kernel_connects_with_ecn() {
+    serve(marking(), bytes(4));
+}
+
+#[test]
+fn the_stack_connects_with_ecn() {
+    connect(marking(), bytes(4), 1);
 }
 
 #[test]
