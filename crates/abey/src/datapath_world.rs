@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use abey_datapath::control::{Client, ControlError, RefusalKind, Status, Unreachable, find};
+use abey_linux::process::descendants;
 
 use crate::failure::Failure;
 
@@ -73,6 +74,22 @@ impl Datapaths {
         };
         self.reached.retain(is_wanted);
         self.unreachable.retain(|one| pid.is_none_or(|pid| one.pid == pid));
+    }
+
+    /// Like [`Self::keep`], with the datapaths of the process's descendants if it has none itself: a server's master leaves
+    /// its sockets to workers, and `abey run` has none.
+    pub(crate) fn keep_tree(&mut self, nic: Option<&str>, pid: u32) -> Result<(), Failure> {
+        let has_own =
+            self.reached.iter().any(|one| one.client.pid() == pid) || self.unreachable.iter().any(|one| one.pid == pid);
+        if has_own {
+            self.keep(nic, Some(pid));
+            return Ok(());
+        }
+        let below = descendants(pid).map_err(Failure::check)?;
+        self.reached.retain(|one| below.contains(&one.client.pid()));
+        self.unreachable.retain(|one| below.contains(&one.pid));
+        self.keep(nic, None);
+        Ok(())
     }
 
     fn find() -> Result<Self, ControlError> {

@@ -397,7 +397,8 @@ fn errors_are_one_sentence() {
         let ports = nic.ports().expect("ports").clone();
         drop(nic);
         let message = refused(builder());
-        assert!(message.contains("another XDP program is attached to it; detach that one first"), "{message}");
+        let own = format!("(pid {}) is attached to it; end that process first", std::process::id());
+        assert!(message.contains("the XDP program of ") && message.contains(&own), "{message}");
         drop(ports);
         builder().build().expect("the device is free");
     });

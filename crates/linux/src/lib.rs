@@ -3,11 +3,13 @@
 pub mod counters;
 pub mod cpu;
 pub mod device;
+pub mod engagement;
 pub mod epoll;
 pub mod ethtool;
 pub mod features;
 pub mod kernel;
 pub mod library;
+pub mod listeners;
 pub mod machine;
 pub mod monitor;
 pub mod napi;

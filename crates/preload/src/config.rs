@@ -46,7 +46,7 @@ pub(crate) fn failed(topic: Topic, error: &dyn Display) {
     let config = get();
     let mode = config.mode.map(|mode| format!("mode {mode}: ")).unwrap_or_default();
     if config.strict {
-        report::print(format_args!("{mode}{error}; the program was stopped because ABEY_STRICT=1 is set"));
+        report::print(format_args!("{mode}{error}; --strict (ABEY_STRICT=1) has ended the program"));
         stop();
     }
     report::print_once(topic, format_args!("{mode}{error}; the program continues without it"));
@@ -86,7 +86,7 @@ fn read() -> LibraryConfig {
 
 fn unusable(error: &ConfigError, strict: bool) {
     if strict {
-        report::print(format_args!("{error}; the program was stopped because ABEY_STRICT=1 is set"));
+        report::print(format_args!("{error}; --strict (ABEY_STRICT=1) has ended the program"));
         stop();
     }
     report::print_once(Topic::Environment, format_args!("{error}; the program continues without Abey"));

@@ -1,9 +1,10 @@
 //! `abey plan`: the settings that meet a goal, found by simulation.
 
 use std::fs;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use abey_bench::Load;
 use abey_delivery::Nanos;
@@ -76,13 +77,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         check_directory(path)?;
     }
     let began = Instant::now();
-    let bar = progress_bar();
-    let plan = abey_sim::plan::plan(&profile, &requirements, &mut |Progress { done, known }| {
-        bar.set_length(known as u64);
-        bar.set_position(done as u64);
-    })
-    .map_err(Failure::usage)?;
-    bar.finish_and_clear();
+    let mut shown = ShownProgress::new(began);
+    let plan = abey_sim::plan::plan(&profile, &requirements, &mut |progress| shown.update(progress))
+        .map_err(Failure::usage)?;
+    shown.bar.finish_and_clear();
     let report = PlanReport {
         profile: &args.profile,
         requirements: &requirements,
@@ -134,10 +132,33 @@ fn check_directory(path: &Path) -> Result<(), Failure> {
     Err(Failure::usage(format!("cannot write {}: name a file in an existing directory", path.display())))
 }
 
-fn progress_bar() -> ProgressBar {
-    let style =
-        ProgressStyle::with_template("planning [{bar:40}] {pos} of {len} simulations").expect("a valid template");
-    ProgressBar::new(0).with_style(style.progress_chars("=> "))
+/// Time after which one line is printed where there is no terminal for a bar.
+const LINE_AFTER: Duration = Duration::from_secs(1);
+
+/// The progress on standard error: a bar on a terminal, otherwise one line if it takes long.
+struct ShownProgress {
+    bar: ProgressBar,
+    began: Instant,
+    is_line_due: bool,
+}
+
+impl ShownProgress {
+    fn new(began: Instant) -> Self {
+        let template = "planning [{bar:40}] {pos} of {len} simulations, {eta} left";
+        let style = ProgressStyle::with_template(template).expect("a valid template").progress_chars("=> ");
+        Self { bar: ProgressBar::new(0).with_style(style), began, is_line_due: !std::io::stderr().is_terminal() }
+    }
+
+    fn update(&mut self, Progress { done, known }: Progress) {
+        self.bar.set_length(known as u64);
+        self.bar.set_position(done as u64);
+        let elapsed = self.began.elapsed();
+        if self.is_line_due && elapsed > LINE_AFTER && done > 0 {
+            self.is_line_due = false;
+            let left = elapsed.as_secs_f64() / done as f64 * known.saturating_sub(done) as f64;
+            eprintln!("abey: {done} of at least {known} simulations are done, at least {left:.0} s are left");
+        }
+    }
 }
 
 fn load_range(text: &str) -> Result<LoadRange, String> {

@@ -12,6 +12,7 @@ mod book;
 mod calibrate;
 mod common;
 mod datapath;
+mod engagement;
 mod exporter;
 mod load;
 mod load_protocols;

@@ -93,6 +93,18 @@ fn nginx_has_a_worker_for_each_queue_and_replaces_them_all() {
         shown.assert_status(0);
         assert!(shown.out.contains(&format!("nginx (pid {worker})")), "{shown:?}");
     }
+    // And those of the master and of `abey run`, which have none themselves, with a note on the namespace that they are in.
+    for pid in [nginx.master(), server.pid()] {
+        let shown = finish(crate::common::abey(&["status", "--interval", "10ms", "--pid", &pid.to_string()]));
+        shown.assert_status(0);
+        for worker in &first {
+            assert!(shown.out.contains(&format!("nginx (pid {worker})")), "{shown:?}");
+            assert!(
+                shown.out.contains(&format!("of pid {worker} is in the network namespace of process ")),
+                "{shown:?}"
+            );
+        }
+    }
     // A worker that dies releases its queue, and its successor claims it.
     let dead = *first.first().expect("two");
     send(dead, Signal::SIGKILL);

@@ -141,7 +141,7 @@ pub enum ConfigError {
     },
     /// A wait with timeout 0 would last as long as the busy polling.
     #[error(
-        "{ZERO_TIMEOUT}=poll would make a wait with timeout 0 last for the {usecs} us of busy polling in {EPOLL}: use a mode that polls for 0 us, such as suspend20"
+        "--poll-on-zero-timeout ({ZERO_TIMEOUT}=poll) would make a wait with timeout 0 last for the {usecs} us that the mode busy polls: use a mode that polls for 0 us, such as suspend20"
     )]
     ZeroTimeoutLasts {
         /// The requested busy-poll time.

@@ -123,6 +123,7 @@ impl DeviceOverview {
             veth: self.device.is_veth(),
             gro: self.gro.as_ref().ok().copied(),
             tso_peer,
+            tso_peer_off: matches!(&self.peer, Some(Ok(Peer { tso: Ok(false), .. }))),
             napis: self.napis.iter().map(|one| (one.napi.id, one.napi.settings())).collect(),
         }
     }

@@ -104,15 +104,21 @@ fn watched(pid: u32, fd: i32) -> Result<Option<Vec<u64>>, ProcessError> {
     }
 }
 
-/// `tfd:        5 events:       19 data: 5  pos:0 ino:1f3c sdev:8`, numbers after `ino:` in hexadecimal.
 fn watched_inode(line: &str) -> Option<u64> {
+    member(line).map(|(inode, _)| inode)
+}
+
+/// Returns the inode of a watched file, and its descriptor at the time of EPOLL_CTL_ADD, of a line
+/// `tfd:        5 events:       19 data: 5  pos:0 ino:1f3c sdev:8`, numbers after `ino:` in hexadecimal.
+pub(crate) fn member(line: &str) -> Option<(u64, i32)> {
     let rest = line.strip_prefix("tfd:")?;
+    let fd = rest.split_whitespace().next()?.parse().ok()?;
     let inode = rest.split_once("ino:")?.1.split_whitespace().next()?;
-    u64::from_str_radix(inode, 16).ok()
+    Some((u64::from_str_radix(inode, 16).ok()?, fd))
 }
 
 /// Returns the parameters of an epoll instance; `None` if the descriptor is not one.
-fn params(target: &Target, epoll: &OwnedFd) -> Result<Option<EpollParams>, ProcessError> {
+pub(crate) fn params(target: &Target, epoll: &OwnedFd) -> Result<Option<EpollParams>, ProcessError> {
     match epoll::get(epoll.as_fd()) {
         Ok(EpollBusyPoll { usecs: 0, budget: 0, prefer: false }) => Ok(Some(EpollParams::Unset)),
         Ok(params) => Ok(Some(EpollParams::Set(params))),
@@ -161,7 +167,7 @@ mod tests {
     #[test]
     fn watched_inodes_are_hexadecimal() {
         let line = "tfd:        5 events:       19 data:                5  pos:0 ino:1f3c sdev:8";
-        assert_eq!(watched_inode(line), Some(0x1f3c));
+        assert_eq!(super::member(line), Some((0x1f3c, 5)));
         assert_eq!(watched_inode("pos:\t0"), None);
         assert_eq!(watched_inode("ino:\t1063"), None);
     }

@@ -11,11 +11,15 @@ mod epolls;
 mod parameters;
 mod sockets;
 mod tree;
+mod waits;
 
 pub use epolls::{EpollParams, EpollView};
+pub(crate) use epolls::{member as epoll_member, params as epoll_params};
 pub use parameters::{EpollChanges, EpollNote};
 pub use sockets::{Protocol, SocketState, SocketView};
-pub use tree::{descendants, start_time, threads, tree_threads};
+pub(crate) use sockets::{busy_polls, view as sockets_of};
+pub use tree::{descendants, identity, start_time, threads, tree_threads};
+pub use waits::{ThreadWait, WaitCall, blocked_calls, wait_of};
 
 use std::collections::BTreeMap;
 use std::io;
@@ -156,14 +160,14 @@ pub fn inspect_tree(pid: u32) -> Result<Vec<ProcessView>, ProcessError> {
 }
 
 /// A process with its pidfd, so that a reuse of its ID is noticed.
-struct Target {
+pub(crate) struct Target {
     pid: u32,
     pidfd: OwnedFd,
     proc: Process,
 }
 
 impl Target {
-    fn open(pid: u32) -> Result<Self, ProcessError> {
+    pub(crate) fn open(pid: u32) -> Result<Self, ProcessError> {
         let no_process = ProcessError::NoProcess(pid);
         let Ok(raw) = i32::try_from(pid) else { return Err(no_process) };
         let Some(number) = Pid::from_raw(raw) else { return Err(no_process) };
@@ -214,14 +218,14 @@ impl Target {
         Ok((view, duplicates))
     }
 
-    fn descriptors(&self) -> Result<BTreeMap<i32, FDTarget>, ProcessError> {
+    pub(crate) fn descriptors(&self) -> Result<BTreeMap<i32, FDTarget>, ProcessError> {
         let fds = self.proc.fd().map_err(|e| explain(self.pid, "the descriptors", e))?;
         // A descriptor that cannot be read was closed since the directory was read.
         Ok(fds.filter_map(|fd| fd.ok().map(|fd| (fd.fd, fd.target))).collect())
     }
 
     /// Duplicates the process's descriptor `fd`; `None` if it was closed meanwhile.
-    fn duplicate(&self, fd: i32) -> Result<Option<OwnedFd>, ProcessError> {
+    pub(crate) fn duplicate(&self, fd: i32) -> Result<Option<OwnedFd>, ProcessError> {
         match rustix::process::pidfd_getfd(&self.pidfd, fd, PidfdGetfdFlags::empty()) {
             Ok(duplicate) => Ok(Some(duplicate)),
             Err(Errno::BADF) => Ok(None),

@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketType, ipproto};
 use super::{ProcessError, Target};
 
 /// The protocol of a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
     /// TCP.
     Tcp,
@@ -55,7 +55,7 @@ pub struct SocketView {
 }
 
 /// Returns the TCP and UDP sockets among the descriptors `fds`.
-pub(super) fn view(target: &Target, fds: &BTreeMap<i32, FDTarget>) -> Result<Vec<SocketView>, ProcessError> {
+pub(crate) fn view(target: &Target, fds: &BTreeMap<i32, FDTarget>) -> Result<Vec<SocketView>, ProcessError> {
     let mut sockets = Vec::new();
     for (&fd, kind) in fds {
         let FDTarget::Socket(inode) = *kind else { continue };
@@ -105,23 +105,27 @@ fn query(fd: i32, inode: u64, socket: &OwnedFd) -> Result<Option<SocketView>, Er
 const SO_INCOMING_NAPI_ID: libc::c_int = 56;
 
 fn napi_id(socket: &OwnedFd) -> Result<Option<u32>, Errno> {
-    let mut id: u32 = 0;
+    let id = socket_option(socket, SO_INCOMING_NAPI_ID)?;
+    Ok(id.filter(|id| *id != 0))
+}
+
+/// Returns whether a socket has SO_BUSY_POLL (socket(7)).
+pub(crate) fn busy_polls(socket: &OwnedFd) -> bool {
+    socket_option(socket, libc::SO_BUSY_POLL).is_ok_and(|usecs| usecs.is_some_and(|usecs| usecs > 0))
+}
+
+/// Returns an option of a socket that is one word; `None` on a kernel without busy polling, which has none of these options.
+fn socket_option(socket: &OwnedFd, option: libc::c_int) -> Result<Option<u32>, Errno> {
+    let mut value: u32 = 0;
     let mut length = size_of::<u32>() as libc::socklen_t;
-    // SAFETY: `id` and `length` are valid for writes of their sizes, and `socket` is open.
+    // SAFETY: `value` and `length` are valid for writes of their sizes, and `socket` is open.
     let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_INCOMING_NAPI_ID,
-            (&raw mut id).cast(),
-            &raw mut length,
-        )
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut length)
     };
     if result == 0 {
-        return Ok((id != 0).then_some(id));
+        return Ok(Some(value));
     }
     match Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO) {
-        // A kernel without busy polling keeps no NAPI IDs.
         Errno::NOPROTOOPT => Ok(None),
         errno => Err(errno),
     }

@@ -17,8 +17,14 @@ pub fn descendants(pid: u32) -> Result<Vec<u32>, ProcessError> {
 /// identify a process until the machine restarts. `None` if it does not exist or is a zombie.
 #[must_use]
 pub fn start_time(pid: u32) -> Option<u64> {
+    identity(pid).map(|(started, _)| started)
+}
+
+/// Returns the start time of process `pid`, as [`start_time`] does, and its name.
+#[must_use]
+pub fn identity(pid: u32) -> Option<(u64, String)> {
     let stat = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
-    (stat.state != 'Z').then_some(stat.starttime)
+    (stat.state != 'Z').then_some((stat.starttime, stat.comm))
 }
 
 /// Lists the threads of process `pid`, by ID.

@@ -73,8 +73,20 @@ fn evidence(facts: &Facts, main: &ProcessVerdict) -> String {
         Poller::Process => {
             let own: u64 =
                 facts.processes.iter().filter_map(|process| process.own_polls).map(|own| own.with_work).sum();
+            if is_small(own, all) {
+                let softirq = polls.softirq_with_work;
+                return format!(
+                    "it polled {own} times with packets on {device}, and softirq {softirq} times, for this program and all \
+                     others: at this load it sleeps when most packets arrive"
+                );
+            }
             format!("{} of its packets' polls on {device} were its own", percent(own, all))
         }
+        Poller::NapiThread if is_small(polls.kthread_with_work, all) => format!(
+            "NAPI threads polled {} times with packets on {device}, and other contexts {} times",
+            polls.kthread_with_work,
+            all.saturating_sub(polls.kthread_with_work)
+        ),
         Poller::NapiThread => {
             format!(
                 "{} of the polls with packets on {device} were by NAPI threads",
@@ -87,6 +99,11 @@ fn evidence(facts: &Facts, main: &ProcessVerdict) -> String {
             }
             None => format!("{all} polls with packets on {device}, whose interrupts are deferred"),
         },
+        Poller::InterruptSoftirq if is_small(polls.softirq_with_work, all) => format!(
+            "softirq polled {} times with packets on {device}, and other contexts {} times",
+            polls.softirq_with_work,
+            all.saturating_sub(polls.softirq_with_work)
+        ),
         Poller::InterruptSoftirq => {
             format!("{} of the polls with packets on {device} were in softirq", percent(polls.softirq_with_work, all))
         }
@@ -96,7 +113,12 @@ fn evidence(facts: &Facts, main: &ProcessVerdict) -> String {
 fn percent(part: u64, whole: u64) -> String {
     // The counters are read one after the other, so the part can exceed the whole by a few.
     let share = if whole == 0 { 0.0 } else { (part as f64 / whole as f64 * 100.0).min(100.0) };
-    if share > 0.0 && share < 1.0 { "less than 1%".to_owned() } else { format!("{share:.0}%") }
+    format!("{share:.0}%")
+}
+
+/// Returns whether a part is so small that its share of the whole would hide it.
+fn is_small(part: u64, whole: u64) -> bool {
+    part.saturating_mul(100) < whole
 }
 
 fn all_with_work(polls: &PollCounts) -> u64 {
@@ -225,7 +247,9 @@ impl<'a> Examination<'a> {
         if view.sockets.is_empty() && view.epolls.is_empty() {
             Some(Reason::NoSocket)
         } else if view.network_namespace != *network_namespace {
-            Some(Reason::OtherNamespace { device })
+            // Without --netns the namespace is that of the requested process.
+            let root = self.facts.processes.first().map(|root| root.view.network_namespace);
+            Some(Reason::OtherNamespace { device, is_netns_given: root != Some(*network_namespace) })
         } else {
             no_napi(&self.facts.device).map(|why| Reason::NoNapi { device, why })
         }
@@ -233,7 +257,7 @@ impl<'a> Examination<'a> {
 
     /// Returns what keeps packets from the NAPI instances of the device.
     fn path_problems(&self) -> Vec<Reason> {
-        let DeviceFacts { name, tso_peer, veth, .. } = &self.facts.device;
+        let DeviceFacts { name, tso_peer, veth, tso_peer_off, .. } = &self.facts.device;
         let device = name.clone();
         let mut reasons = Vec::new();
         if self.sockets_by_napi.is_empty() {
@@ -243,7 +267,10 @@ impl<'a> Examination<'a> {
                 Some((peer, netns)) if bypassing > 0 || silent => {
                     reasons.push(Reason::TsoAtPeer { device, peer, netns });
                 }
-                _ if bypassing > 0 => reasons.push(Reason::NoNapiId { device, sockets: bypassing, veth: *veth }),
+                _ if bypassing > 0 => {
+                    let tso = veth.then_some(!*tso_peer_off);
+                    reasons.push(Reason::NoNapiId { device, sockets: bypassing, tso });
+                }
                 _ => {}
             }
             reasons.extend(self.other_devices());

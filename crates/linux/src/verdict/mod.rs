@@ -53,6 +53,8 @@ pub struct DeviceFacts {
     pub gro: Option<bool>,
     /// The peer of a veth device, if its TCP segmentation offload is on: its name and a description of its namespace.
     pub tso_peer: Option<(String, String)>,
+    /// Whether the TCP segmentation offload of a veth device's peer is off; false if it is unknown.
+    pub tso_peer_off: bool,
     /// Its NAPI instances: ID and settings.
     pub napis: Vec<(u32, NapiSettings)>,
 }

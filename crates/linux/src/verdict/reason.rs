@@ -31,6 +31,9 @@ pub enum Reason {
     OtherNamespace {
         /// The device.
         device: String,
+        /// Whether the user gave the namespace of the device. Otherwise it is that of the requested process, and this is one of
+        /// its descendants.
+        is_netns_given: bool,
     },
     /// The peer of a veth device sends unsegmented packets, which take the per-CPU backlog instead of NAPI.
     TsoAtPeer {
@@ -47,8 +50,8 @@ pub enum Reason {
         device: String,
         /// How many.
         sockets: usize,
-        /// Whether the device is a veth.
-        veth: bool,
+        /// Of a veth: whether the TCP segmentation offload of its peer may be on.
+        tso: Option<bool>,
     },
     /// The connections use other devices.
     OtherDevice {
@@ -147,11 +150,13 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoNapi { device, why } => no_napi(f, device, *why),
-            Self::OtherNamespace { device } => {
-                write!(
-                    f,
-                    "it is in another network namespace than {device}: leave --netns out, then the namespace of the process is read"
-                )
+            Self::OtherNamespace { device, is_netns_given } => {
+                let advice = if *is_netns_given {
+                    "leave --netns out, then the namespace of the process is read"
+                } else {
+                    "give the process in that namespace with --pid"
+                };
+                write!(f, "it is in another network namespace than {device}: {advice}")
             }
             Self::TsoAtPeer { device, peer, netns } => write!(
                 f,
@@ -167,11 +172,16 @@ impl fmt::Display for Reason {
                     "{some} connections do not use {device} ({list}): connect through {device}, or give the other device"
                 )
             }
-            Self::NoNapiId { device, sockets, veth } => {
-                let check = if *veth {
-                    "turn TCP segmentation offload off at its peer (`ethtool -K PEER tso off` in the peer's namespace)"
-                } else {
-                    "check whether they pass a bridge, tunnel or other virtual device on the way"
+            Self::NoNapiId { device, sockets, tso } => {
+                let check = match tso {
+                    Some(true) => {
+                        "turn TCP segmentation offload off at its peer (`ethtool -K PEER tso off` in the peer's namespace)"
+                    }
+                    Some(false) => {
+                        "send requests over them, if the last ones came before GRO was turned on here and TSO off at the \
+                         peer; otherwise check whether they pass a bridge or tunnel on the way"
+                    }
+                    None => "check whether they pass a bridge, tunnel or other virtual device on the way",
                 };
                 write!(f, "{sockets} connections received through no NAPI instance of {device}: {check}")
             }

@@ -127,6 +127,30 @@ fn every_mode_is_active_if_its_poller_polls() {
 }
 
 #[test]
+fn a_share_below_one_percent_is_given_as_counts() {
+    let mut rare = facts("suspend20");
+    rare.polls = Ok(PollCounts { softirq_with_work: 5000, busy_with_work: 3, ..PollCounts::default() });
+    of(&mut rare).own_polls = Some(OwnPolls { all: 9, with_work: 3 });
+    let text = judge(&rare).to_string();
+    assert!(text.starts_with("suspend20 is active for memcached (pid 123): it polled 3 times with packets"), "{text}");
+    assert!(text.contains("softirq 5000 times") && !text.contains('%'), "{text}");
+}
+
+#[test]
+fn the_namespace_option_is_named_only_where_it_was_given() {
+    let given = refused(|facts| of(facts).view.network_namespace += 1);
+    assert!(given.to_string().contains("leave --netns out"), "{given}");
+    let mut facts = facts("suspend20");
+    let mut child = facts.processes[0].clone();
+    child.view.pid += 1;
+    child.view.network_namespace += 1;
+    facts.processes.push(child);
+    let verdict = judge(&facts);
+    let child = verdict.processes[1].reasons[0].to_string();
+    assert!(child.contains("with --pid") && !child.contains("--netns"), "{child}");
+}
+
+#[test]
 fn settings_alone_never_make_a_mode_active() {
     for name in ["base", "defer50", "napibusy", "fullbusy", "suspend20", "threaded"] {
         let mut facts = facts(name);
@@ -174,7 +198,15 @@ fn tso_at_the_peer_comes_first_and_only_while_nothing_arrives() {
     });
     assert!(matches!(verdict.reasons[..], [Reason::TsoAtPeer { .. }]), "{verdict}");
     let verdict = refused(|facts| of(facts).view.sockets[1].napi_id = None);
-    assert_eq!(verdict.reasons, [Reason::NoNapiId { device: "eth0".to_owned(), sockets: 1, veth: false }]);
+    assert_eq!(verdict.reasons, [Reason::NoNapiId { device: "eth0".to_owned(), sockets: 1, tso: None }]);
+    // The advice to turn it off is not given where it is off.
+    for (is_off, advises) in [(false, true), (true, false)] {
+        let verdict = refused(|facts| {
+            (facts.device.veth, facts.device.tso_peer_off) = (true, is_off);
+            of(facts).view.sockets[1].napi_id = None;
+        });
+        assert_eq!(verdict.to_string().contains("tso off"), advises, "{verdict}");
+    }
     // An XDP program at this end makes all packets pass through NAPI nevertheless.
     let mut arriving = facts("suspend20");
     arriving.device.tso_peer = peer;
@@ -196,7 +228,7 @@ fn connections_through_other_devices() {
     assert!(verdict.active);
     assert_eq!(verdict.reasons, [other(true)]);
     let moved = refused(|facts| of(facts).view.network_namespace += 1);
-    assert_eq!(moved.reasons, [Reason::OtherNamespace { device: "eth0".to_owned() }]);
+    assert_eq!(moved.reasons, [Reason::OtherNamespace { device: "eth0".to_owned(), is_netns_given: true }]);
 }
 
 #[test]
@@ -354,9 +386,11 @@ fn no_reason_names_an_environment_variable() {
         Reason::NoNapi { device: device(), why: NoNapi::Loopback },
         Reason::NoNapi { device: device(), why: NoNapi::GroOff },
         Reason::NoNapi { device: device(), why: NoNapi::NoInstance },
-        Reason::OtherNamespace { device: device() },
+        Reason::OtherNamespace { device: device(), is_netns_given: true },
+        Reason::OtherNamespace { device: device(), is_netns_given: false },
         Reason::TsoAtPeer { device: device(), peer: "veth1".to_owned(), netns: "network namespace b".to_owned() },
-        Reason::NoNapiId { device: device(), sockets: 1, veth: true },
+        Reason::NoNapiId { device: device(), sockets: 1, tso: Some(true) },
+        Reason::NoNapiId { device: device(), sockets: 1, tso: Some(false) },
         Reason::OtherDevice { device: device(), others: [("lo".to_owned(), 3)].into(), some_here: true },
         Reason::NoDeferral { device: device() },
         Reason::SuspendNotAboveFlush { suspend: Nanos::from_micros(20), flush: Nanos::from_micros(20) },

@@ -46,6 +46,18 @@ impl DatapathSample {
         }
     }
 
+    /// Returns the ID of its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.status.pid
+    }
+
+    /// Returns the name of its NIC.
+    #[must_use]
+    pub fn nic(&self) -> &str {
+        &self.status.nic
+    }
+
     /// Returns the warnings and failures that the operator should fix.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         let status = &self.status;

@@ -13,6 +13,7 @@ mod facts;
 mod filter;
 mod flows;
 mod handover;
+mod holder;
 mod inject;
 mod ports;
 mod program;

@@ -134,7 +134,8 @@ mod tests {
             let index = Interface::new("v0").expect("a socket").index().expect("a device");
             let first = attached("af_xdp:v0", index).expect("attach");
             let second = attached("af_xdp:v0", index).expect_err("one program at a time").to_string();
-            assert!(second.contains("another XDP program is attached to it"), "{second}");
+            let own = format!("(pid {}) is attached to it; end that process first", std::process::id());
+            assert!(second.contains("the XDP program of ") && second.contains(&own), "{second}");
             first.register(Protocol::Tcp, 80).expect("the first program still works");
             let handle = first.clone();
             drop(first);

@@ -13,6 +13,7 @@ use aya::programs::{ProgramError, Xdp, xdp::XdpMode};
 
 use super::filter::{self, Port};
 use super::flows::Flows;
+use super::holder::holder;
 use super::inject;
 use crate::error::OpenError;
 use crate::headers::{TCP, UDP};
@@ -170,7 +171,12 @@ fn attach(loaded: &mut Ebpf, device: &str, index: u32, generic: bool) -> Result<
             Some(libc::EPERM | libc::EACCES) => OpenError::Permission { device, needs: "CAP_BPF and CAP_NET_ADMIN" },
             Some(libc::EBUSY | libc::EEXIST) => OpenError::Refused {
                 device,
-                reason: "another XDP program is attached to it; detach that one first".to_owned(),
+                reason: match holder(index) {
+                    Some((name, pid)) => {
+                        format!("the XDP program of {name} (pid {pid}) is attached to it; end that process first")
+                    }
+                    None => "another XDP program is attached to it; detach that one first".to_owned(),
+                },
             },
             Some(libc::ENOSPC) => OpenError::Refused {
                 device,

@@ -16,6 +16,7 @@ mod handover;
 mod ledger;
 mod server;
 
+use std::collections::BTreeMap;
 use std::io::{self, PipeWriter};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,11 +64,27 @@ pub enum StartError {
 /// Why the program was ended, if it was; shared between the broker's thread and its handle.
 type SharedFailure = Arc<Mutex<Option<String>>>;
 
+/// What a process has got from the broker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Claim {
+    /// It has not asked, or has returned what it got.
+    #[default]
+    None,
+    /// Queue pairs.
+    Granted,
+    /// Nothing, or it could not use them: reported.
+    Refused,
+}
+
+/// The claims of the processes that are connected, by process; shared between the broker's thread and its handle.
+type SharedClaims = Arc<Mutex<BTreeMap<u32, Claim>>>;
+
 /// A running broker. Dropping it ends its thread.
 #[derive(Debug)]
 pub struct BrokerThread {
     address: BrokerAddress,
     failure: SharedFailure,
+    claims: SharedClaims,
     /// Closing it ends the thread.
     stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
@@ -85,12 +102,12 @@ impl BrokerThread {
         };
         let (reader, stop) = io::pipe()?;
         let (started, is_started) = channel();
-        let failure = SharedFailure::default();
-        let (thread_address, thread_failure) = (address.clone(), failure.clone());
+        let (failure, claims) = (SharedFailure::default(), SharedClaims::default());
+        let (thread_address, shared) = (address.clone(), (failure.clone(), claims.clone()));
         let thread = std::thread::Builder::new().name("abey-broker".to_owned()).spawn(move || {
             let in_namespace = started.clone();
             let ran = netns.run(move || {
-                if let Some((mut server, listener)) = open(config, thread_address, thread_failure, &in_namespace) {
+                if let Some((mut server, listener)) = open(config, thread_address, shared, &in_namespace) {
                     server.run(&listener, &reader);
                 }
             });
@@ -98,7 +115,7 @@ impl BrokerThread {
                 let _ = started.send(Err(io::Error::other(error).into()));
             }
         })?;
-        let broker = Self { address, failure, stop: Some(stop), thread: Some(thread) };
+        let broker = Self { address, failure, claims, stop: Some(stop), thread: Some(thread) };
         is_started.recv().unwrap_or_else(|_| Err(io::Error::other("its thread ended").into()))?;
         Ok(broker)
     }
@@ -107,6 +124,12 @@ impl BrokerThread {
     #[must_use]
     pub fn address(&self) -> &BrokerAddress {
         &self.address
+    }
+
+    /// Returns what a process has got.
+    #[must_use]
+    pub fn claim(&self, pid: u32) -> Claim {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).copied().unwrap_or_default()
     }
 
     /// Returns why the program was ended, if it was.
@@ -130,10 +153,10 @@ impl Drop for BrokerThread {
 fn open(
     config: BrokerConfig,
     address: BrokerAddress,
-    failure: SharedFailure,
+    shared: (SharedFailure, SharedClaims),
     started: &Sender<Result<(), StartError>>,
 ) -> Option<(BrokerServer, Listener)> {
-    let server = BrokerServer::open(config, address.token, failure);
+    let server = BrokerServer::open(config, address.token, shared);
     let opened = server.and_then(|server| Ok((server, Listener::bind(&address.socket)?)));
     let (outcome, opened) = match opened {
         Ok(opened) => (Ok(()), Some(opened)),

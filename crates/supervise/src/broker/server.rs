@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::handover;
 use super::ledger::{ClientId, Decision, Ledger};
-use super::{BrokerConfig, SharedFailure, StartError};
+use super::{BrokerConfig, Claim, SharedClaims, SharedFailure, StartError};
 
 /// A process that has connected.
 struct Client {
@@ -58,11 +58,16 @@ pub(super) struct BrokerServer {
     /// Messages that were reported.
     reported: BTreeSet<String>,
     failure: SharedFailure,
+    claims: SharedClaims,
 }
 
 impl BrokerServer {
     /// Opens the NIC in the namespace of the calling thread.
-    pub(super) fn open(config: BrokerConfig, token: String, failure: SharedFailure) -> Result<Self, StartError> {
+    pub(super) fn open(
+        config: BrokerConfig,
+        token: String,
+        (failure, claims): (SharedFailure, SharedClaims),
+    ) -> Result<Self, StartError> {
         let nic = SharedNic::open(&config.nic, &config.options)?;
         let neighbors = match &config.nic {
             NicName::AfXdp(device) => {
@@ -74,7 +79,7 @@ impl BrokerServer {
         let ledger = Ledger::new(nic.queues(), nic.is_divisible(), config.queues_per_process);
         let (clients, reported) = (BTreeMap::new(), BTreeSet::new());
         let next_sweep = Instant::now();
-        Ok(Self { config, token, nic, neighbors, ledger, clients, next_id: 0, next_sweep, reported, failure })
+        Ok(Self { config, token, nic, neighbors, ledger, clients, next_id: 0, next_sweep, reported, failure, claims })
     }
 
     /// Serves processes until the other end of `stop` is closed.
@@ -175,6 +180,7 @@ impl BrokerServer {
             // A process that has returned its queues may still report why.
             Request::ReportFailure(reason) if client.has_claimed => {
                 self.take_back(id);
+                self.note(id, Claim::Refused);
                 self.report(&reason);
                 Ok(())
             }
@@ -205,6 +211,7 @@ impl BrokerServer {
             Request::ReportFailure(_) => return refused(),
             Request::GiveBack => {
                 self.take_back(id);
+                self.note(id, Claim::None);
                 Ok(())
             }
         };
@@ -219,8 +226,20 @@ impl BrokerServer {
         self.clients.get(&id).map_or(Ok(()), |client| client.peer.send(reply, descriptors))
     }
 
+    /// Notes what a client has got. A refusal is kept when its connection ends.
+    fn note(&self, id: ClientId, claim: Claim) {
+        let Some(pid) = self.clients.get(&id).and_then(|client| client.peer.pid().ok()) else { return };
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        if claim == Claim::None && claims.get(&pid) != Some(&Claim::Refused) {
+            claims.remove(&pid);
+        } else if claim != Claim::None {
+            claims.insert(pid, claim);
+        }
+    }
+
     fn remove(&mut self, id: ClientId) {
         self.take_back(id);
+        self.note(id, Claim::None);
         self.clients.remove(&id);
     }
 
@@ -253,6 +272,7 @@ impl BrokerServer {
     }
 
     fn grant(&mut self, id: ClientId, queues: Vec<u32>) -> io::Result<()> {
+        self.note(id, Claim::Granted);
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
         client.queues.clone_from(&queues);
         match self.nic.hand_out(&queues) {
@@ -281,6 +301,7 @@ impl BrokerServer {
     }
 
     fn refuse(&mut self, id: ClientId, reason: &str) -> io::Result<()> {
+        self.note(id, Claim::Refused);
         self.report(reason);
         self.send(id, &Reply::Refused(reason.to_owned()), &[])
     }

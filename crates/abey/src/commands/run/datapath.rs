@@ -10,15 +10,17 @@ use std::process::ExitCode;
 
 use abey_delivery::Mode;
 use abey_linux::device::{device_named, prefixes};
+use abey_linux::engagement::Needs;
 use abey_linux::kernel::NetnsHandle;
 use abey_linux::library::{DatapathConfig, LibraryConfig};
 use abey_linux::netns::NetNs;
 use abey_nic::{MemoryEnd, NicName, Options};
-use abey_supervise::broker::{BrokerConfig, BrokerThread};
+use abey_supervise::broker::{BrokerConfig, BrokerThread, Claim};
 use abey_supervise::program::{find_program, why_not_preloaded};
 use abey_supervise::supervisor::Next;
 
 use super::auto::ModeChoice;
+use super::engagement::Judge;
 use super::{Args, catch_forwarded, find_library, report_background, start};
 use crate::commands::guard;
 use crate::failure::Failure;
@@ -110,26 +112,49 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let path = find_library()?;
     let netns = args.namespace.open()?;
     let signals = catch_forwarded()?;
+    let needs = needs(&nic, &config, &netns)?;
     let broker = start_broker(args, nic, args.namespace.open()?)?;
+    let mode = args.mode.map_or_else(String::new, |mode| mode.to_string());
+    // Without a broker the program runs on the kernel's sockets, which was reported.
+    let mut judge = Judge::new(args, &mode, &program, needs.filter(|_| broker.is_some()), &netns)?;
     let library = broker.as_ref().map(|broker| (path, with_broker(config, broker)));
     let command = args.command(&program, &netns, library.as_ref())?;
     // If this process is killed the guard ends the program; there are no settings to restore.
     let mut guard = guard::start(&args.journals)?;
     let mut supervisor = start(command, &program, signals, &guard)?;
     let check = |members: &[u32]| {
-        let Some(tuner) = &mut auto else { return Next::Wait };
-        tuner.end_datapath_interval(members).unwrap_or_else(|error| {
+        let next = auto.as_mut().map_or(Ok(Next::Wait), |tuner| tuner.end_datapath_interval(members));
+        let next = next.unwrap_or_else(|error| {
             eprintln!("abey: auto is not active: {error}");
             auto = None;
             Next::Wait
-        })
+        });
+        let claim = |pid| broker.as_ref().map_or(Claim::None, |broker| broker.claim(pid));
+        judge.judge(members, claim, next)
     };
     let code = supervisor.wait(&mut guard, check, report_background);
     guard.dismiss();
+    if let Some(failure) = judge.take_failure() {
+        return Err(failure);
+    }
     match broker.and_then(|broker| broker.failure()) {
         Some(reason) => Err(Failure::lacks(format!("{reason}; --strict has ended the program"))),
         None => Ok(ExitCode::from(code)),
     }
+}
+
+/// Returns what the datapath needs of the program's sockets; nothing if there is no broker and so no datapath.
+fn needs(nic: &NicName, config: &LibraryConfig, netns: &NetNs) -> Result<Option<Needs>, Failure> {
+    let Some(datapath) = &config.datapath else { return Ok(None) };
+    let device = match nic {
+        NicName::AfXdp(device) => {
+            let mut place = NetnsHandle::open(netns)?;
+            Some(device_named(place.netlink(), device, netns.description())?.ifindex)
+        }
+        _ => None,
+    };
+    let addresses = datapath.addresses.iter().map(|(address, _)| *address).collect();
+    Ok(Some(Needs::Datapath { addresses, device }))
 }
 
 /// Starts the broker. Without `--strict`, a NIC that cannot be opened is a warning, and there is no broker.

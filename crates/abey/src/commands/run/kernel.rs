@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use abey_delivery::Mode;
 use abey_linux::device::Device;
+use abey_linux::engagement::Needs;
 use abey_linux::library::{LibraryConfig, Steering};
 use abey_reconcile::{Target, restore_abandoned};
+use abey_supervise::broker::Claim;
 use abey_supervise::devices::{ListenWait, devices_of};
 use abey_supervise::guard::Guard;
 use abey_supervise::program::{find_program, why_not_preloaded};
@@ -18,6 +20,7 @@ use abey_supervise::supervisor::Next;
 use abey_tuner::selection::KernelSubject;
 
 use super::auto::{Auto, ModeChoice};
+use super::engagement::Judge;
 use super::{Args, catch_forwarded, find_library, report_background, start};
 use crate::commands::guard;
 use crate::failure::Failure;
@@ -46,7 +49,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let settings = DeviceSettings::new(netns, target, &wanted.settings.napi, args.journals.clone());
     let named = settings.devices_named(&args.devices)?;
     let library = library.map(|path| (path, library_config(args, &wanted, &named)));
-    let mut run = Run { args, name: wanted.name, settings, named };
+    let needs = library.as_ref().and_then(|(_, config)| Needs::of_kernel(config));
+    let judge = Judge::new(args, &wanted.name, &program, needs, settings.netns())?;
+    let mut run = Run { args, name: wanted.name, settings, named, judge };
 
     // Otherwise what a killed Abey left would be restored as the state before this run.
     if !restore_abandoned(&args.journals)?.is_empty() {
@@ -131,6 +136,7 @@ struct Run<'a> {
     settings: DeviceSettings,
     /// The devices that the arguments name.
     named: Vec<Device>,
+    judge: Judge,
 }
 
 impl Run<'_> {
@@ -153,23 +159,27 @@ impl Run<'_> {
         let mut supervisor = start(command, program, signals, guard)?;
         let mut listen = (self.named.is_empty() || auto.is_some()).then(ListenWait::begin);
         let mut failure = None;
-        let check = |members: &[u32]| match self.check(&mut listen, auto, members) {
-            Ok(next) => next,
-            Err(error) if self.args.strict => {
-                failure = Some(error);
-                Next::Stop
-            }
-            Err(error) => {
-                eprintln!("abey: {} is not active: {error}", self.name);
-                listen = None;
-                if let Some(Err(error)) = auto.take().map(Auto::finish) {
-                    eprintln!("abey: {error}");
+        let check = |members: &[u32]| {
+            let next = match self.check(&mut listen, auto, members) {
+                Ok(next) => next,
+                Err(error) if self.args.strict => {
+                    failure = Some(error);
+                    Next::Stop
                 }
-                Next::Wait
-            }
+                Err(error) => {
+                    eprintln!("abey: {} is not active: {error}", self.name);
+                    self.judge.stop();
+                    listen = None;
+                    if let Some(Err(error)) = auto.take().map(Auto::finish) {
+                        eprintln!("abey: {error}");
+                    }
+                    Next::Wait
+                }
+            };
+            self.judge.judge(members, |_| Claim::None, next)
         };
         let code = supervisor.wait(guard, check, report_background);
-        failure.map_or(Ok(code), Err)
+        failure.or(self.judge.take_failure()).map_or(Ok(code), Err)
     }
 
     /// Waits for the program to listen, then applies the settings or starts the tuner; from then on runs the tuner.

@@ -2,6 +2,7 @@
 
 mod auto;
 mod datapath;
+mod engagement;
 mod kernel;
 
 use std::ffi::OsString;
@@ -53,7 +54,7 @@ pub(crate) struct Args {
     /// Let the program have an io_uring, in which its sockets and waits stay the kernel's
     #[arg(long)]
     allow_io_uring: bool,
-    /// Stop the program if any setting does not take effect
+    /// End the program, with exit status 3, if any setting does not take effect in one of its processes
     #[arg(long)]
     strict: bool,
     #[command(flatten)]

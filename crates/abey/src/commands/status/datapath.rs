@@ -1,6 +1,7 @@
 //! Running datapaths, read at the begin and end of an interval.
 
 use abey_datapath::control::{MAX_SOCKETS, Status};
+use abey_linux::netns::{self, NetNs};
 use abey_metrics::status::{DatapathSample, datapath_document, datapath_text};
 
 use crate::datapath_world::{Datapath, Datapaths};
@@ -39,9 +40,24 @@ impl Sampling {
                 Err(error) => notes.push(error.to_string()),
             }
         }
+        notes.extend(elsewhere(&samples));
         notes.extend(samples.iter().flat_map(DatapathSample::warnings));
         (samples, notes)
     }
+}
+
+/// Returns a note for each datapath in another network namespace than this process. Names of devices and of shared-memory NICs
+/// are names in that namespace.
+fn elsewhere(samples: &[DatapathSample]) -> Vec<String> {
+    let Ok(here) = NetNs::current() else { return Vec::new() };
+    let mut named = None;
+    let mut note = |sample: &DatapathSample| {
+        let netns = NetNs::of_process(sample.pid()).ok().filter(|netns| netns.inode() != here.inode())?;
+        let all = named.get_or_insert_with(netns::all);
+        let known = all.iter().find(|one| one.inode() == netns.inode()).unwrap_or(&netns);
+        Some(format!("{} of pid {} is in {}", sample.nic(), sample.pid(), known.description()))
+    };
+    samples.iter().filter_map(&mut note).collect()
 }
 
 /// Returns the datapaths in detail, as text or as a JSON document.

@@ -20,15 +20,15 @@ use crate::linux_world::Namespace;
 use crate::output::{document_text, print_text};
 
 /// Show devices, queues, NAPI instances, their polls, and running datapaths; with --pid, judge whether a mode is active for
-/// that process, or show its datapath
+/// that process, or show its datapaths
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Show this network device, or the datapath on this NIC (such as memory:kv) [default: all devices with NAPI instances,
     /// and all datapaths]
     #[arg(value_name = "DEV")]
     device: Option<String>,
-    /// Show the datapath of this process; if it has none, judge the process and its descendants (in the network namespace of
-    /// the process, unless --netns is given)
+    /// Show the datapath of this process, or those of its descendants; if there is none, judge the process and its descendants
+    /// (in the network namespace of the process, unless --netns is given)
     #[arg(long, value_name = "P")]
     pid: Option<u32>,
     #[command(flatten)]
@@ -128,11 +128,14 @@ fn requested_datapaths(args: &Args) -> Result<Option<Datapaths>, Failure> {
         if args.namespace.is_given() {
             return Err(Failure::usage("a datapath is in no network namespace: leave --netns out"));
         }
-        return Datapaths::matching(Some(nic), args.pid).map(Some);
+        let Some(pid) = args.pid else { return Datapaths::matching(Some(nic), None).map(Some) };
+        let mut all = Datapaths::all()?;
+        all.keep_tree(Some(nic), pid)?;
+        return if all.reached.is_empty() { Datapaths::matching(Some(nic), Some(pid)) } else { Ok(all) }.map(Some);
     }
     let (None, Some(pid), false) = (&args.device, args.pid, args.namespace.is_given()) else { return Ok(None) };
     let mut all = Datapaths::all()?;
-    all.keep(None, Some(pid));
+    all.keep_tree(None, pid)?;
     match (all.reached.is_empty(), all.unreachable.pop()) {
         (true, Some(one)) => Err(one.error.into()),
         (is_empty, _) => Ok((!is_empty).then_some(all)),
