@@ -133,7 +133,7 @@ fn check_directory(path: &Path) -> Result<(), Failure> {
 }
 
 /// Time after which one line is printed where there is no terminal for a bar.
-const LINE_AFTER: Duration = Duration::from_secs(1);
+const LINE_AFTER: Duration = Duration::from_secs(10);
 
 /// The progress on standard error: a bar on a terminal, otherwise one line if it takes long.
 struct ShownProgress {

@@ -161,11 +161,12 @@ fn bad_input_is_refused_with_one_sentence() {
 
 #[test]
 fn a_long_search_says_how_long_it_takes() {
-    let done = finish(abey(&["plan", "--queues", "4", "--load", "50k..150k", "--p99", "1ms"]));
+    let done = finish(abey(&["plan", "--queues", "2", "--load", "50k..150k", "--p99", "1ms"]));
     let lines: Vec<&str> = done.errors.lines().collect();
     let last = lines.last().expect("a line");
     let seconds = last.strip_suffix(" s").and_then(|line| line.rsplit_once(" in ")).map(|(_, seconds)| seconds);
     let seconds: f64 = seconds.and_then(|seconds| seconds.parse().ok()).unwrap_or_else(|| panic!("{done:?}"));
     let shown = lines.iter().filter(|line| line.contains("simulations are done, at least")).count();
-    assert!(seconds < 3.0 || shown == 1, "{done:?}");
+    // The line comes with the first batch of simulations that ends after ten seconds.
+    assert!(if seconds < 10.0 { shown == 0 } else { shown == 1 || seconds < 20.0 }, "{done:?}");
 }
