@@ -153,24 +153,26 @@ impl Connection {
 
     fn process_sack_blocks(&mut self, cx: &mut Context<'_>, options: &Options, ack: Seq, summary: &mut AckSummary) {
         let blocks = options.sack;
+        let (una, nxt) = (self.send_buffer.una, self.send_buffer.nxt);
         for (number, block) in blocks.iter().flatten().enumerate() {
+            let was_sent_after = |oldest: Seq| {
+                let (start, end) = (block.start.since(oldest), block.end.since(oldest));
+                start < end && end <= nxt.since(oldest)
+            };
             let inside = |outer: &SeqRange| block.start.at_or_after(outer.start) && block.end.at_or_before(outer.end);
-            let duplicate = number == 0
-                && block.start.before(block.end)
-                && (block.end.at_or_before(ack) || blocks[1].as_ref().is_some_and(inside));
-            if duplicate {
-                summary.duplicate = true;
-                cx.counters.tcp_dsack_received += 1;
-                self.rack.dsack_received(ack, self.send_buffer.nxt);
-                continue;
-            }
-            let (start, end) = (block.start.since(ack), block.end.since(ack));
-            if start >= end || end > self.send_buffer.nxt.since(ack) {
+            let duplicate = number == 0 && (block.end.at_or_before(ack) || blocks[1].as_ref().is_some_and(inside));
+            if !was_sent_after(if duplicate { una.minus(self.send_buffer.oldest_ack()) } else { ack }) {
                 cx.counters.tcp_sack_discards += 1;
                 continue;
             }
+            if duplicate {
+                summary.duplicate = true;
+                cx.counters.tcp_dsack_received += 1;
+                self.rack.dsack_received(ack, nxt);
+                continue;
+            }
             // The start may have been acknowledged since, if this acknowledgement is old.
-            let block = SeqRange::new(block.start.later(self.send_buffer.una), block.end);
+            let block = SeqRange::new(block.start.later(una), block.end);
             if block.end.at_or_before(block.start) {
                 continue;
             }

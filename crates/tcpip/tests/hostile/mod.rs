@@ -25,6 +25,27 @@ fn acknowledging_byte_by_byte_does_not_open_the_window_faster() {
     assert_eq!(sent, 2, "slow start: one for the segment that left, and one more");
 }
 
+/// RFC 2883: a duplicate can only be of bytes that were sent in this connection, and not long ago.
+#[test]
+fn reports_of_duplicates_that_were_never_sent_are_ignored() {
+    let mut script = script();
+    let id = script.accepted_with_sack();
+    script.write(id, 4000);
+    script.sent();
+    script.now += 20 * MILLISECOND;
+    script.inject(&seg("A", 1, 2001));
+    for block in [(0_u32.wrapping_sub(999), 1), (0x8000_2000, 0x8000_3000), (0, 1001)] {
+        script.inject(&seg("A", 1, 2001).sack(&[block]));
+    }
+    // Inside the second block, which itself was never sent.
+    script.inject(&seg("A", 1, 2001).sack(&[(8001, 9001), (7001, 9001)]));
+    let counters = script.stack.counters();
+    assert_eq!((counters.tcp_dsack_received, counters.tcp_sack_discards), (0, 5));
+    script.inject(&seg("A", 1, 2001).sack(&[(1, 2001)]));
+    script.inject(&seg("A", 1, 2001).sack(&[(3001, 4001), (3001, 4001)]));
+    assert_eq!(script.stack.counters().tcp_dsack_received, 2);
+}
+
 /// RFC 2018 and RFC 6675: blocks that are reversed, or of data that was never sent, change nothing.
 #[test]
 fn impossible_sack_blocks_change_nothing() {
