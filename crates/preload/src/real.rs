@@ -78,6 +78,17 @@ type VdPrintf = unsafe extern "C-unwind" fn(c_int, *const c_char, *mut c_void) -
 type VdPrintfChk = unsafe extern "C-unwind" fn(c_int, c_int, *const c_char, *mut c_void) -> c_int;
 type CloseRange = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
 type CloseFrom = unsafe extern "C" fn(c_int);
+type Exec = unsafe extern "C" fn();
+type ExitNow = unsafe extern "C" fn(c_int) -> !;
+type AddDup2 = unsafe extern "C" fn(*mut libc::posix_spawn_file_actions_t, c_int, c_int) -> c_int;
+type Spawn = unsafe extern "C" fn(
+    *mut libc::pid_t,
+    *const c_char,
+    *const libc::posix_spawn_file_actions_t,
+    *const libc::posix_spawnattr_t,
+    *const *mut c_char,
+    *const *mut c_char,
+) -> c_int;
 
 pub(crate) static POLL: Next<Poll> = Next::required(c"poll");
 pub(crate) static PPOLL: Next<Ppoll> = Next::required(c"ppoll");
@@ -125,6 +136,19 @@ pub(crate) static SENDMMSG: Next<SendMmsg> = Next::required(c"sendmmsg");
 pub(crate) static RECVMMSG: Next<RecvMmsg> = Next::required(c"recvmmsg");
 pub(crate) static SENDFILE: Next<SendFile> = Next::required(c"sendfile64");
 pub(crate) static SPLICE: Next<Splice> = Next::required(c"splice");
+pub(crate) static EXECVE: Next<Exec> = Next::required(c"execve");
+pub(crate) static EXECV: Next<Exec> = Next::required(c"execv");
+pub(crate) static EXECVP: Next<Exec> = Next::required(c"execvp");
+pub(crate) static EXECVPE: Next<Exec> = Next::required(c"execvpe");
+pub(crate) static EXECL: Next<Exec> = Next::required(c"execl");
+pub(crate) static EXECLP: Next<Exec> = Next::required(c"execlp");
+pub(crate) static EXECLE: Next<Exec> = Next::required(c"execle");
+pub(crate) static FEXECVE: Next<Exec> = Next::required(c"fexecve");
+pub(crate) static EXECVEAT: Next<Exec> = Next::required(c"execveat");
+pub(crate) static EXIT_NOW: Next<ExitNow> = Next::required(c"_exit");
+pub(crate) static POSIX_SPAWN: Next<Spawn> = Next::required(c"posix_spawn");
+pub(crate) static POSIX_SPAWNP: Next<Spawn> = Next::required(c"posix_spawnp");
+pub(crate) static SPAWN_ADDDUP2: Next<AddDup2> = Next::required(c"posix_spawn_file_actions_adddup2");
 pub(crate) static FDOPEN: Next<FdOpen> = Next::required(c"fdopen");
 pub(crate) static FILENO: Next<FileNo> = Next::required(c"fileno");
 pub(crate) static VDPRINTF: Next<VdPrintf> = Next::required(c"vdprintf");
@@ -174,6 +198,16 @@ pub(crate) fn prepare() {
     IOCTL.look_up();
     SETSOCKOPT.look_up();
     GETSOCKOPT.look_up();
+    EXECVE.look_up();
+    EXECV.look_up();
+    EXECVP.look_up();
+    EXECVPE.look_up();
+    EXECL.look_up();
+    EXECLP.look_up();
+    EXECLE.look_up();
+    FEXECVE.look_up();
+    EXECVEAT.look_up();
+    EXIT_NOW.look_up();
 }
 
 /// A function of type `F` that is looked up by name.
@@ -207,6 +241,12 @@ impl<F: Copy> Next<F> {
         // SAFETY: the address of the C function of this name, which has type `F` by the C library's headers, or of the
         // fallback, which has it by construction. All function pointers have the same size.
         unsafe { std::mem::transmute_copy(&found) }
+    }
+
+    /// Returns the address of the next definition, or of the fallback.
+    pub(crate) fn get_address(&self) -> *const c_void {
+        let found = self.found.load(Ordering::Relaxed);
+        if found.is_null() { self.look_up() } else { found }
     }
 
     /// Looks up the function. Threads that do so at the same time find and store the same address.

@@ -22,10 +22,14 @@ pub(crate) enum Topic {
     Steering,
     Datapath,
     IoUring,
+    HandOverChild,
+    HandOverExec,
+    HandOverPassed,
+    HandOverCall,
 }
 
 const TOPICS: usize = NOTHING_PRINTED.len();
-const _: () = assert!(Topic::IoUring as usize + 1 == TOPICS);
+const _: () = assert!(Topic::HandOverCall as usize + 1 == TOPICS);
 
 /// The character in `ABEY_TOLD` that marks a topic as printed.
 const PRINTED: u8 = b'x';

@@ -22,6 +22,7 @@ mod packaging;
 mod plan;
 mod run;
 mod run_datapath;
+mod run_forks;
 mod run_killed;
 mod run_programs;
 mod run_workers;

@@ -136,6 +136,15 @@ impl Epoll {
         Ok(())
     }
 
+    /// Returns the token and the interest of an entry that was added by [`Self::add_as`]. The interest of a one-shot entry that
+    /// has reported its event is only [`Interest::ONESHOT`].
+    pub fn entry_as(&self, socket: &(impl Source + ?Sized), alias: u32) -> Option<(u64, Interest)> {
+        let sockets = self.keys(socket).ok()?;
+        let inner = self.queue.inner();
+        let entry = inner.entries.get(*inner.by_socket.get(&(*sockets.first()?, alias))?)?;
+        Some((entry.token, if entry.is_disarmed { Interest::ONESHOT } else { entry.interest }))
+    }
+
     /// Waits until sockets have events, for at most `timeout`, and fills `events` with up to `max` of them. Returns their
     /// number.
     ///

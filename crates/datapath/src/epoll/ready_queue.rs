@@ -33,7 +33,7 @@ pub(super) struct Entry {
     edges: Readiness,
     is_queued: bool,
     /// The entry is one-shot and has reported its event.
-    is_disarmed: bool,
+    pub(super) is_disarmed: bool,
 }
 
 /// The part of the state that the lock guards.

@@ -1,4 +1,5 @@
-//! Ancillary data of datagrams (`cmsg(3)`): IP_PKTINFO (`ip(7)`) and IPV6_PKTINFO (`ipv6(7)`, RFC 3542).
+//! Ancillary data (`cmsg(3)`): of datagrams IP_PKTINFO (`ip(7)`) and IPV6_PKTINFO (`ipv6(7)`, RFC 3542), and descriptors that are
+//! passed (SCM_RIGHTS, `unix(7)`).
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -6,6 +7,8 @@ use std::sync::OnceLock;
 use libc::{c_int, c_void, cmsghdr, in_addr, in_pktinfo, in6_addr, in6_pktinfo, msghdr};
 
 use super::context::datapath_config;
+use super::handover::{Reason, hand_over};
+use super::process;
 use super::route::interface_index;
 
 /// Writes the local address that a datagram was sent to, if `local` is given and there is room. Sets `msg_controllen` to
@@ -97,4 +100,28 @@ fn device_index() -> c_int {
         let device = datapath_config().and_then(|config| config.nic.split_once(':')).map(|(_, device)| device);
         device.and_then(interface_index).map_or(0, |index| index as c_int)
     })
+}
+
+/// Hands over the connections whose descriptors a message passes on.
+///
+/// # Safety
+/// The same as for `sendmsg`.
+pub(super) unsafe fn hand_over_rights(message: &msghdr) {
+    if message.msg_controllen == 0 || message.msg_control.is_null() || !process::may_have_entries() {
+        return;
+    }
+    // SAFETY: guaranteed by the caller: the headers are within `msg_controllen`, and the descriptors may be unaligned.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while let Some(one) = header.as_ref() {
+            if (one.cmsg_level, one.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let bytes = (one.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let descriptors = libc::CMSG_DATA(header).cast::<c_int>();
+                for at in 0..bytes / size_of::<c_int>() {
+                    hand_over(descriptors.add(at).read_unaligned(), Reason::Passed);
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
 }

@@ -9,7 +9,8 @@ use std::ops::RangeInclusive;
 use libc::{c_int, c_uint};
 
 use super::error_codes::fail;
-use super::{fd_table, runtime_fds};
+use super::handover::{self, Reason};
+use super::{fd_table, process, runtime_fds};
 use crate::real;
 
 /// `close(2)`.
@@ -20,7 +21,7 @@ pub(super) extern "C-unwind" fn close(fd: c_int) -> c_int {
         return fail(libc::EBADF);
     }
     // Removed first: once the kernel has closed the descriptor, another thread may get its number.
-    fd_table::remove(fd);
+    fd_table::close(fd);
     // SAFETY: the call takes no pointers.
     unsafe { real::CLOSE.get()(fd) }
 }
@@ -30,7 +31,7 @@ pub(super) extern "C-unwind" fn close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
-        fd_table::remove_range(number(first), number(last));
+        fd_table::close_range(number(first), number(last));
         return close_parts(first, last, flags);
     }
     // SAFETY: the call takes no pointers.
@@ -41,7 +42,7 @@ pub(super) extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
 extern "C" fn closefrom(first: c_int) {
-    fd_table::remove_range(first.max(0), c_int::MAX);
+    fd_table::close_range(first.max(0), c_int::MAX);
     let from = first.max(0).cast_unsigned();
     if runtime_fds::gaps(from, c_uint::MAX).eq([from..=c_uint::MAX]) {
         // SAFETY: the call takes no pointers.
@@ -68,6 +69,7 @@ fn number(fd: c_uint) -> c_int {
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
 pub(super) extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    before_dup(fd, c_int::MAX);
     // SAFETY: the call takes no pointers.
     let new = unsafe { real::DUP.get()(fd) };
     duplicated(fd, new);
@@ -81,6 +83,7 @@ pub(super) extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     if runtime_fds::is_runtime_fd(to) {
         return fail(libc::EBADF);
     }
+    before_dup(fd, to);
     // SAFETY: the call takes no pointers.
     let new = unsafe { real::DUP2.get()(fd, to) };
     if fd != to {
@@ -96,10 +99,31 @@ pub(super) extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_in
     if runtime_fds::is_runtime_fd(to) {
         return fail(libc::EBADF);
     }
+    before_dup(fd, to);
     // SAFETY: the call takes no pointers.
     let new = unsafe { real::DUP3.get()(fd, to, flags) };
     duplicated(fd, new);
     new
+}
+
+/// Hands a connection over that is about to replace a standard stream, or to be duplicated in a child of `vfork(2)`, which will
+/// execute a program.
+pub(crate) fn before_dup(fd: c_int, to: c_int) {
+    let is_stream = fd_table::with_socket(fd, |socket| socket.stream().is_some()) == Some(true);
+    if fd != to
+        && to != c_int::MAX
+        && let Some(object) = fd_table::entry(to)
+    {
+        // The number is closed, unless the call fails: then the connection is the kernel's, which does no harm.
+        handover::before_close(to, &object);
+    }
+    if is_stream && fd != to {
+        if process::is_vforked() {
+            handover::hand_over(fd, Reason::Exec);
+        } else if to <= libc::STDERR_FILENO {
+            handover::hand_over(fd, Reason::Passed);
+        }
+    }
 }
 
 /// Gives `new` the table entry of `fd`.

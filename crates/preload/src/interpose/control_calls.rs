@@ -17,6 +17,7 @@ use libc::{c_int, c_ulong, c_void, socklen_t};
 
 use super::error_codes::{errno_of_socket_error, fail};
 use super::fd_table;
+use super::handover::{Reason, hand_over};
 use super::socket::{Role, Socket};
 use crate::real;
 
@@ -120,6 +121,13 @@ fn datapath_option(socket: &Socket, option: c_int) -> Option<c_int> {
 // SAFETY: same semantics as the C library's function, and compatible with its calls.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => super::close::before_dup(fd, c_int::MAX),
+        libc::F_SETFL if argument & libc::O_ASYNC as c_ulong != 0 => {
+            hand_over(fd, Reason::Call("O_ASYNC"));
+        }
+        _ => {}
+    }
     // SAFETY: the caller's guarantees are passed on.
     let answer = unsafe { real::FCNTL.get()(fd, command, argument) };
     if answer < 0 {
@@ -158,6 +166,9 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_u
     if let Some(answer) = unsafe { super::epoll_calls::ioctl(fd, request, argument) } {
         return answer;
     }
+    if request == SIOCATMARK {
+        hand_over(fd, Reason::Call("SIOCATMARK"));
+    }
     if matches!(request, libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD)
         && let Some(count) = fd_table::with_socket(fd, |socket| queued_bytes(socket, request)).flatten()
     {
@@ -181,6 +192,9 @@ pub(super) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_u
     }
     answer
 }
+
+/// Returns whether urgent data comes next (`sockatmark(3)`).
+const SIOCATMARK: c_ulong = 0x8905;
 
 /// Returns the number of bytes that were never sent (`linux/sockios.h`).
 const SIOCOUTQNSD: c_ulong = 0x894b;

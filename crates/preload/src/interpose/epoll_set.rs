@@ -46,7 +46,7 @@ use super::error_codes::{errno_of_epoll, fail};
 use super::event_flags::{epoll_events, interest_of};
 use super::fd_table::{self, Entry};
 use super::kernel_wait::PollSet;
-use super::member_table::{MemberTable, Side};
+use super::member_table::{self, MemberTable, Side};
 use super::runtime::RUNTIME;
 use super::signals;
 use crate::real;
@@ -268,6 +268,11 @@ impl EpollSet {
             }
             let left = if found > 0 { Some(Duration::ZERO) } else { timeout.remaining() };
             match datapath.wait_with(&mut events, buffer.room - found, left, &poll_set) {
+                Ok(WaitOutcome::Events) if member_table::drop_moved(&mut events) && events.is_empty() => {
+                    if timeout.has_expired() && found == 0 {
+                        break 0;
+                    }
+                }
                 // SAFETY: guaranteed by the caller; `found` events were written, and at most `room - found` were found.
                 Ok(WaitOutcome::Events) => break unsafe { self.append(buffer, found, &events) } as c_int,
                 // SAFETY: as above.

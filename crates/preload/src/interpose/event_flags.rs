@@ -17,6 +17,20 @@ pub(super) fn interest_of(events: u32) -> Interest {
     asked.fold(Interest::NONE, |all, (_, one)| all | one)
 }
 
+/// Converts an interest to the event bits of an `epoll_ctl`.
+pub(super) fn bits_of(interest: Interest) -> u32 {
+    let pairs = [
+        (libc::EPOLLIN, Interest::IN),
+        (libc::EPOLLOUT, Interest::OUT),
+        (libc::EPOLLRDHUP, Interest::RDHUP),
+        (libc::EPOLLET, Interest::EDGE),
+        (libc::EPOLLONESHOT, Interest::ONESHOT),
+        (libc::EPOLLEXCLUSIVE, Interest::EXCLUSIVE),
+    ];
+    let asked = pairs.into_iter().filter(|(_, one)| interest.contains(*one));
+    asked.fold(0, |all, (bit, _)| all | bit as u32)
+}
+
 /// Converts a readiness to the event bits that `epoll_wait` reports.
 pub(super) fn epoll_events(readiness: Readiness) -> u32 {
     let pairs = [

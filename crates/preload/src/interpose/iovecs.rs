@@ -1,6 +1,6 @@
 //! Buffers and I/O vectors of C as slices, results as C returns them, and the macro that defines interposed calls.
 
-use abey_datapath::{Error, Readiness};
+use abey_datapath::{Error, IoError, Readiness};
 use libc::{c_int, c_void, iovec, msghdr, size_t, ssize_t};
 
 use super::error_codes::{errno_of, fail};
@@ -155,7 +155,15 @@ pub(super) fn retry_until_ready<R>(
     } else {
         socket_wait::until_done(fd.unwrap_or(-1), socket, interest, socket.timeout(interest), attempt)
     };
-    done.map_err(|error| errno_of(&error))
+    done.map_err(|error| {
+        if matches!(error, Error::Socket(IoError::Moved)) {
+            // The call is repeated, and goes to the kernel.
+            socket.set_moved();
+            super::signals::set_restart(true);
+            return libc::EINTR;
+        }
+        errno_of(&error)
+    })
 }
 
 /// Defines interposed functions. Each calls the datapath's part first, again after a signal whose handler has SA_RESTART,

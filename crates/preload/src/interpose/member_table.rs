@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use abey_datapath::EpollError;
+use abey_datapath::{EpollError, Event, Readiness};
 use abey_delivery::EpollBusyPoll;
 use libc::{c_int, epoll_event};
 
 use super::epoll_set::{EpollSet, attach};
-use super::event_flags::interest_of;
+use super::event_flags::{bits_of, interest_of};
 use super::fd_table::{self, Entry};
+use super::handover;
 use super::socket::Socket;
 use super::socket_options::int;
 use crate::{errno, real};
@@ -120,6 +121,50 @@ fn migrate_registered(fd: c_int) {
             set.record_dual(socket, fd, Some(added));
         }
     }
+}
+
+/// Moves the descriptor of a connection that was handed over from the datapath's side to the kernel's, in all sets.
+pub(super) fn move_to_kernel(object: &Arc<Entry>, fd: c_int) {
+    let Entry::Socket(socket) = &**object else { return };
+    let Some(role) = socket.role.get() else { return };
+    for set_object in live_sets() {
+        let Entry::Epoll(set) = &*set_object else { continue };
+        let Some(datapath) = set.datapath() else { continue };
+        let Some((token, interest)) = datapath.entry_as(role.source(), fd as u32) else { continue };
+        let epfd = set.members().epfd;
+        let mut event = epoll_event { events: bits_of(interest), u64: token };
+        let _ = datapath.remove_as(role.source(), fd as u32);
+        set.has_kernel_members.store(true, Ordering::Relaxed);
+        // SAFETY: the event lives through the call. The call fails if the descriptor of the set was closed.
+        unsafe { real::EPOLL_CTL.get()(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    }
+}
+
+/// Removes the events of connections that were handed over, which become members of the kernel's side. Returns whether there
+/// were any.
+pub(super) fn drop_moved(events: &mut Vec<Event>) -> bool {
+    if !events.iter().any(|event| event.readiness == Readiness::ALL) {
+        return false;
+    }
+    let moved = handover::find_moved();
+    let tokens: Vec<_> = moved.iter().flat_map(|(fd, object)| tokens_of(object, *fd)).collect();
+    let before = events.len();
+    events.retain(|event| event.readiness != Readiness::ALL || !tokens.contains(&event.token));
+    for (fd, object) in moved {
+        handover::settle_moved(&object, fd);
+    }
+    events.len() != before
+}
+
+/// Returns the tokens under which a descriptor is in datapath epolls.
+fn tokens_of(object: &Arc<Entry>, fd: c_int) -> Vec<u64> {
+    let Entry::Socket(socket) = &**object else { return Vec::new() };
+    let Some(role) = socket.role.get() else { return Vec::new() };
+    let token = |set: &Arc<Entry>| match &**set {
+        Entry::Epoll(set) => Some(set.datapath()?.entry_as(role.source(), fd as u32)?.0),
+        Entry::Socket(_) => None,
+    };
+    live_sets().iter().filter_map(token).collect()
 }
 
 impl EpollSet {

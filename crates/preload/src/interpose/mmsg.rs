@@ -15,6 +15,7 @@ unsafe fn datapath_sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, fl
     // SAFETY: guaranteed by the caller; each message is used separately.
     unsafe {
         if count > 0 && !messages.is_null() {
+            (0..count as usize).for_each(|at| super::ancillary::hand_over_rights(&(*messages.add(at)).msg_hdr));
             udp::prepare_send(fd, (*messages).msg_hdr.msg_name.cast(), (*messages).msg_hdr.msg_namelen);
         }
         for_each_message(fd, messages, (count as usize).min(IOV_MAX), |message, _| {

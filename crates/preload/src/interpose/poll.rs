@@ -101,17 +101,21 @@ impl PollSides {
         Some(Self { sockets, kernel, indices })
     }
 
-    /// Writes the `revents` of the datapath sockets. Returns how many are ready.
-    fn check(&self, descriptors: &mut [pollfd]) -> usize {
+    /// Writes the `revents` of the datapath sockets. Returns how many are ready; `None` if one was handed over.
+    fn check(&self, descriptors: &mut [pollfd]) -> Option<usize> {
         descriptors.iter_mut().for_each(|descriptor| descriptor.revents = 0);
         let mut count = 0;
         for one in &self.sockets {
             let Some(role) = one.role() else { continue };
             let descriptor = &mut descriptors[one.at];
-            descriptor.revents = poll_revents(role.readiness(), descriptor.events);
+            let readiness = role.readiness();
+            if readiness == Readiness::ALL && one.socket().is_some_and(Socket::check_moved) {
+                return None;
+            }
+            descriptor.revents = poll_revents(readiness, descriptor.events);
             count += usize::from(descriptor.revents != 0);
         }
-        count
+        Some(count)
     }
 
     /// Writes the `revents` of the kernel descriptors. Returns how many descriptors are ready in all.
@@ -148,7 +152,10 @@ pub(super) fn wait(
     Some(loop {
         let left = timeout.remaining();
         let is_over = left.is_some_and(|left| left.is_zero());
-        let count = sides.check(descriptors);
+        let Some(count) = sides.check(descriptors) else {
+            sides = PollSides::split(descriptors)?;
+            continue;
+        };
         if count > 0 || is_over {
             break sides.finish(descriptors, count, mask);
         }
@@ -159,7 +166,10 @@ pub(super) fn wait(
             Ok(WaitOutcome::Events | WaitOutcome::TimedOut) => {}
             // The sleep itself has filled in the kernel descriptors' `revents`.
             Ok(WaitOutcome::Kernel) => {
-                sides.check(descriptors);
+                if sides.check(descriptors).is_none() {
+                    sides = PollSides::split(descriptors)?;
+                    continue;
+                }
                 break Ok(sides.add_kernel_results(descriptors));
             }
             Ok(WaitOutcome::Signal) => break Err(libc::EINTR),
@@ -172,6 +182,9 @@ pub(super) fn wait(
 fn poll_single_ready(one: &mut pollfd) -> Option<usize> {
     let ready = fd_table::with_socket(one.fd, |socket| {
         let readiness = socket.role.get().filter(|_| !socket.has_kernel_side())?.readiness();
+        if readiness == Readiness::ALL && socket.check_moved() {
+            return None;
+        }
         Some(poll_revents(readiness, one.events))
     });
     one.revents = ready.flatten().filter(|revents| *revents != 0)?;
@@ -202,7 +215,7 @@ unsafe fn datapath_ppoll(
     mask: *const sigset_t,
 ) -> Option<c_int> {
     let count = usize::try_from(count).ok().filter(|count| *count < MAX_DESCRIPTORS)?;
-    if at.is_null() || count == 0 || !process::is_table_active() {
+    if at.is_null() || count == 0 || !process::may_have_entries() {
         return None;
     }
     signals::test_cancel();

@@ -11,6 +11,9 @@ static IS_CHILD: AtomicBool = AtomicBool::new(false);
 /// True once the descriptor table has an entry, and false again in a forked child. While false, lookups return at once.
 static TABLE_IS_ACTIVE: AtomicBool = AtomicBool::new(false);
 
+/// The process that filled the table. A forked child owns its copy.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
 /// The process that loaded the library. Forked children inherit the value.
 static LOADED_IN: AtomicU32 = AtomicU32::new(0);
 
@@ -36,10 +39,39 @@ pub(super) fn become_child() {
     TABLE_IS_ACTIVE.store(false, Ordering::Release);
 }
 
+/// Makes this process the owner of the descriptor table, unless it shares the memory of the owner. Returns whether it is the
+/// owner.
+pub(super) fn own_table() -> bool {
+    let own = std::process::id();
+    let owner = OWNER.load(Ordering::Relaxed);
+    if owner == 0 {
+        OWNER.store(own, Ordering::Relaxed);
+    }
+    owner == 0 || owner == own
+}
+
+/// Makes a forked child the owner of its copy of the table.
+pub(super) extern "C" fn own_copy() {
+    OWNER.store(std::process::id(), Ordering::Relaxed);
+}
+
+/// Returns whether this process shares the memory of the one that owns the table, as a child of `vfork(2)` does until it
+/// executes a program. Such a process must not change the table. Makes a system call.
+pub(super) fn is_vforked() -> bool {
+    let owner = OWNER.load(Ordering::Relaxed);
+    owner != 0 && owner != std::process::id()
+}
+
 /// Returns whether the descriptor table may have entries.
 #[inline]
 pub(super) fn is_table_active() -> bool {
     TABLE_IS_ACTIVE.load(Ordering::Acquire)
+}
+
+/// Returns whether this process or its parent may have entries in the descriptor table.
+#[inline]
+pub(super) fn may_have_entries() -> bool {
+    is_table_active() || is_child()
 }
 
 /// Enables the descriptor table, which has its first entry.

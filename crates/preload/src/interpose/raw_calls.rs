@@ -26,7 +26,7 @@
 use libc::{c_int, c_long, c_uint, c_ulong, sigset_t, timespec};
 
 use super::{
-    accept, close, connect, control_calls, fd_table, mmsg, poll, process, receive, runtime, select, send, sendfile,
+    accept, close, connect, control_calls, exec, fd_table, lifeline, mmsg, poll, process, receive, runtime, select, send, sendfile,
     signals, socket_names,
 };
 use crate::report::{self, Topic};
@@ -135,14 +135,14 @@ handlers! {
     SYS_dup3 dup3: |fd, to, flags| true => close::dup3(fd as c_int, to as c_int, flags as c_int);
 
     #[cfg(target_arch = "x86_64")]
-    SYS_poll poll: |descriptors, count, timeout| process::is_table_active() =>
+    SYS_poll poll: |descriptors, count, timeout| process::may_have_entries() =>
         poll::poll(descriptors as _, count as c_ulong, timeout as c_int);
-    SYS_ppoll ppoll: |descriptors, count, timeout, mask, mask_bytes| process::is_table_active() && is_mask(mask, mask_bytes) =>
+    SYS_ppoll ppoll: |descriptors, count, timeout, mask, mask_bytes| process::may_have_entries() && is_mask(mask, mask_bytes) =>
         with_remaining(timeout, || poll::ppoll(descriptors as _, count as c_ulong, timeout as _, Mask::read(mask).pointer()));
     #[cfg(target_arch = "x86_64")]
-    SYS_select select: |count, reads, writes, excepts, timeout| process::is_table_active() =>
+    SYS_select select: |count, reads, writes, excepts, timeout| process::may_have_entries() =>
         select::select(count as c_int, reads as _, writes as _, excepts as _, timeout as _);
-    SYS_pselect6 pselect6: |count, reads, writes, excepts, timeout, mask| process::is_table_active() =>
+    SYS_pselect6 pselect6: |count, reads, writes, excepts, timeout, mask| process::may_have_entries() =>
         pselect([count, reads, writes, excepts, timeout], mask);
     #[cfg(target_arch = "x86_64")]
     SYS_epoll_create epoll_create: |size| true => create::epoll_create(size as c_int);
@@ -157,6 +157,14 @@ handlers! {
     SYS_epoll_pwait2 epoll_pwait2: |epfd, events, max, timeout, mask, mask_bytes| is_mask(mask, mask_bytes) =>
         epoll_wait::epoll_pwait2(epfd as c_int, events as _, max as c_int, timeout as _, Mask::read(mask).pointer());
 
+    SYS_execve execve: |path, arguments, environment| process::may_have_entries() => {
+        exec::before_exec();
+        raw(libc::SYS_execve, [path, arguments, environment, 0, 0, 0])
+    };
+    SYS_execveat execveat: |directory, path, arguments, environment, flags| process::may_have_entries() => {
+        exec::before_exec();
+        raw(libc::SYS_execveat, [directory, path, arguments, environment, flags, 0])
+    };
     SYS_rt_sigaction rt_sigaction: |signal, new, old, mask_bytes| true => {
         let answer = raw(libc::SYS_rt_sigaction, [signal, new, old, mask_bytes, 0, 0]);
         if answer == 0 && new != 0 {
@@ -172,7 +180,7 @@ handlers! {
 
 /// Returns whether the interposed functions have something to do for a descriptor.
 fn is_ours(fd: usize) -> bool {
-    // In a forked child the interposed functions report the use of a socket of the parent.
+    // In a forked child the interposed functions ask the parent for its connections.
     fd_table::get(fd as c_int).is_some() || process::is_child()
 }
 
@@ -339,11 +347,14 @@ pub(crate) unsafe extern "C" fn fork(
     e: usize,
     f: usize,
 ) -> c_long {
+    lifeline::before_fork();
     // SAFETY: guaranteed by the caller.
     let (flags, child) = unsafe { (clone_arguments(number, a, b).0, raw(number, [a, b, c, d, e, f])) };
     if child == 0 {
-        fd_table::after_fork_in_child();
+        process::own_copy();
         runtime::after_raw_fork(flags & libc::CLONE_FILES as usize != 0);
+    } else {
+        lifeline::after_fork_in_parent();
     }
     child
 }

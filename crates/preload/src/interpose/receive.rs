@@ -10,6 +10,7 @@ use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssi
 
 use super::datagram_io::DatagramCall;
 use super::fd_table;
+use super::handover::{Reason, hand_over};
 use super::iovecs::{
     CallResult, FILE_CALL, interpose, iovecs, message_iovecs, msghdr_of, retry_until_ready, return_value, total_length,
     writable_slice, writable_slices,
@@ -115,6 +116,14 @@ pub(super) unsafe fn receive(fd: c_int, socket: &Socket, message: &mut msghdr, f
     }
 }
 
+/// Hands a connection over for what only the kernel can receive.
+#[inline]
+fn hand_over_for_flags(fd: c_int, flags: c_int) {
+    if flags & libc::MSG_OOB != 0 {
+        hand_over(fd, Reason::Call("MSG_OOB"));
+    }
+}
+
 /// Receives as `recvfrom(2)`. Returns `None` if `fd` is not a datapath socket.
 ///
 /// # Safety
@@ -128,6 +137,7 @@ unsafe fn datapath_recvfrom(
     peer: *mut sockaddr,
     peer_length: *mut socklen_t,
 ) -> Option<ssize_t> {
+    hand_over_for_flags(fd, flags);
     fd_table::with_socket(fd, |socket| {
         // SAFETY: guaranteed by the caller.
         let simple = socket.stream().is_some() && flags & libc::MSG_TRUNC == 0 && peer.is_null();
@@ -201,6 +211,7 @@ unsafe fn datapath_preadv2(
 /// # Safety
 /// The same as for `recvmsg`.
 pub(super) unsafe fn datapath_recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Option<ssize_t> {
+    hand_over_for_flags(fd, flags);
     fd_table::with_socket(fd, |socket| {
         // SAFETY: guaranteed by the caller.
         return_value(match unsafe { message.as_mut() } {

@@ -49,7 +49,7 @@ use abey_linux::library::DatapathConfig;
 
 use super::context::{is_af_xdp, uninterposed};
 use super::nic_claim::{self, RuntimeError};
-use super::{process, runtime_fds};
+use super::{exec, inherited, lifeline, process, runtime_fds};
 use crate::config;
 use crate::report::Topic;
 
@@ -61,8 +61,15 @@ pub(super) fn runtime(config: &DatapathConfig) -> Option<&'static Runtime> {
         let built = uninterposed(|| with_signals_blocked(|| runtime_fds::above_floor(|| build(config))));
         match built {
             Ok(runtime) => {
-                // SAFETY: the handler takes no arguments, and only stores words and makes system calls.
-                unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+                // SAFETY: the handlers take no arguments. That of the child only stores words and makes system calls.
+                unsafe {
+                    libc::pthread_atfork(
+                        Some(lifeline::before_fork),
+                        Some(lifeline::after_fork_in_parent),
+                        Some(after_fork_in_child),
+                    );
+                    libc::atexit(exec::before_exit);
+                }
                 Some(runtime)
             }
             Err(why) => {
@@ -98,6 +105,7 @@ fn build(config: &DatapathConfig) -> Result<Runtime, RuntimeError> {
     builder = with_addresses(builder.mode(config.mode), config);
     let unused = |error| nic_claim::report_to_broker(format!("{error}; this process does not use {}", config.nic));
     let runtime = builder.build().map_err(unused)?;
+    inherited::serve(&runtime);
     // The control socket, at which `abey status` reaches the runtime, stays until the process ends. It is optional.
     let control = match (nic_claim::take_control_listener(), &config::get().control_directory) {
         (Some(listener), _) => runtime.serve_control_at(listener).ok(),
@@ -138,12 +146,12 @@ pub(super) fn after_raw_fork(shares_descriptors: bool) {
     if matches!(RUNTIME.get(), Some(Some(_))) {
         process::become_child();
         if !shares_descriptors {
-            runtime_fds::close_all();
+            runtime_fds::close_all_except(lifeline::in_child());
         }
     }
 }
 
 extern "C" fn after_fork_in_child() {
     process::become_child();
-    runtime_fds::close_all();
+    runtime_fds::close_all_except(lifeline::in_child());
 }

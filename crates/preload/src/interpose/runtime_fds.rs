@@ -9,6 +9,7 @@
 //! ordinary numbers.
 
 use std::ops::RangeInclusive;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{c_int, c_uint};
@@ -124,12 +125,46 @@ pub(super) fn gaps(first: c_uint, last: c_uint) -> impl Iterator<Item = RangeInc
     })
 }
 
-/// Closes the copies of the runtime's descriptors in a forked child.
-pub(super) fn close_all() {
+/// Returns a pipe whose ends are the runtime's: the one that is read, and the one that is written.
+pub(super) fn pipe() -> Option<(OwnedFd, OwnedFd)> {
+    let floor = floor()?;
+    let mut ends = [-1; 2];
+    // SAFETY: the array has room for both.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return None;
+    }
+    // SAFETY: the call takes no pointers.
+    let [reads, writes] = ends.map(|end| unsafe { real::FCNTL.get()(end, libc::F_DUPFD_CLOEXEC, floor as libc::c_ulong) });
+    ends.map(close);
+    let is_covered = |fd: c_int| (0..(WORDS * 64) as c_int).contains(&fd);
+    if !is_covered(reads) || !is_covered(writes) {
+        [reads, writes].into_iter().filter(|fd| *fd >= 0).for_each(close);
+        return None;
+    }
+    for fd in [reads, writes] {
+        RUNTIME_FDS[fd as usize / 64].fetch_or(1 << (fd % 64), Ordering::Relaxed);
+    }
+    // SAFETY: new descriptors, which nothing else owns.
+    unsafe { Some((OwnedFd::from_raw_fd(reads), OwnedFd::from_raw_fd(writes))) }
+}
+
+/// Records that a descriptor is no longer the runtime's, before it is closed.
+pub(super) fn forget(fd: c_int) {
+    if let Some(word) = usize::try_from(fd).ok().and_then(|fd| RUNTIME_FDS.get(fd / 64)) {
+        word.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
+    }
+}
+
+/// Closes the copies of the runtime's descriptors in a forked child, except one; -1 for none.
+pub(super) fn close_all_except(except: c_int) {
     for (at, word) in RUNTIME_FDS.iter().enumerate() {
-        let mut left = word.swap(0, Ordering::Relaxed);
+        let mut left = word.load(Ordering::Relaxed);
         while left != 0 {
-            close((at * 64) as c_int + left.trailing_zeros() as c_int);
+            let fd = (at * 64) as c_int + left.trailing_zeros() as c_int;
+            if fd != except {
+                close(fd);
+                forget(fd);
+            }
             left &= left - 1;
         }
     }

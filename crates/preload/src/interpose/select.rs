@@ -93,7 +93,7 @@ unsafe fn datapath_pselect(
     mask: *const sigset_t,
 ) -> Option<c_int> {
     let count = usize::try_from(count).ok().filter(|count| (1..=fd_table::SLOTS).contains(count))?;
-    if !process::is_table_active() {
+    if !process::may_have_entries() {
         return None;
     }
     super::signals::test_cancel();

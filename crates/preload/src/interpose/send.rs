@@ -16,6 +16,7 @@ use super::iovecs::{
     return_value,
 };
 use super::socket::{Role, Socket};
+use super::handover::{Reason, hand_over};
 use super::{fd_table, udp};
 
 /// Writes everything if the call may block, and otherwise as much as fits into the send buffer.
@@ -90,6 +91,15 @@ unsafe fn send_message(fd: c_int, socket: &Socket, message: &msghdr, flags: c_in
     }
 }
 
+/// Hands a connection over for what only the kernel can send.
+#[inline]
+fn hand_over_for_flags(fd: c_int, flags: c_int) {
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) != 0 {
+        let what = if flags & libc::MSG_OOB == 0 { "MSG_ZEROCOPY" } else { "MSG_OOB" };
+        hand_over(fd, Reason::Call(what));
+    }
+}
+
 /// Sends as `sendto(2)`. Returns `None` if `fd` is not a datapath socket.
 ///
 /// # Safety
@@ -105,6 +115,7 @@ unsafe fn datapath_sendto(
 ) -> Option<ssize_t> {
     // SAFETY: guaranteed by the caller.
     unsafe { udp::prepare_send(fd, peer, peer_length) };
+    hand_over_for_flags(fd, flags);
     fd_table::with_socket(fd, |socket| {
         if socket.stream().is_some() {
             // SAFETY: guaranteed by the caller.
@@ -167,7 +178,9 @@ unsafe fn datapath_pwritev2(
 pub(super) unsafe fn datapath_sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Option<ssize_t> {
     // SAFETY: guaranteed by the caller.
     unsafe {
+        hand_over_for_flags(fd, flags);
         if let Some(message) = message.as_ref() {
+            super::ancillary::hand_over_rights(message);
             udp::prepare_send(fd, message.msg_name.cast(), message.msg_namelen);
         }
         fd_table::with_socket(fd, |socket| match message.as_ref() {

@@ -1,4 +1,4 @@
-//! Interposed `sendfile(2)`, and `splice(2)`, which fails with EINVAL on a datapath socket.
+//! Interposed `sendfile(2)`, and `splice(2)`, which the kernel makes after a hand-over.
 //!
 //! The file is read at its offset with `pread(2)`, so that bytes that the socket did not accept are not lost. The file's
 //! offset moves by the number of bytes sent.
@@ -8,6 +8,7 @@ use std::cell::Cell;
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 
 use super::fd_table;
+use super::handover::{Reason, hand_over};
 use super::iovecs::{CallResult, interpose, return_sent, return_value};
 use super::send::send_bytes;
 use super::socket::Socket;
@@ -96,10 +97,11 @@ fn send_file(socket: &Socket, from: c_int, start: off_t, count: usize) -> CallRe
     }
 }
 
-/// Fails with EINVAL for a datapath socket. Programs then copy, as for other files that do not support `splice`.
+/// Hands a connection over, so that the kernel can make the call. A connection that stays fails with EINVAL; programs then
+/// copy, as for other files that do not support `splice`.
 fn datapath_splice(from: c_int, to: c_int) -> Option<ssize_t> {
-    let is_datapath = fd_table::with_socket(from, |_| ()).or_else(|| fd_table::with_socket(to, |_| ()));
-    is_datapath.map(|()| return_value(Err(libc::EINVAL)))
+    let is_kernels = [from, to].map(|fd| hand_over(fd, Reason::Call("splice")));
+    (!is_kernels[0] || !is_kernels[1]).then(|| return_value(Err(libc::EINVAL)))
 }
 
 interpose! {

@@ -10,6 +10,7 @@ use libc::c_int;
 
 use super::context::uninterposed;
 use super::datagram::DatagramSocket;
+use super::lifeline;
 use super::listen_state::ListenState;
 use super::socket_options::{SocketOptions, int, is_mirrored};
 use crate::{errno, real};
@@ -25,6 +26,10 @@ pub(crate) struct Socket {
     pub(crate) listening: OnceLock<Box<ListenState>>,
     /// Set when the socket becomes a listener, a connection or a UDP socket of the datapath.
     pub(crate) role: OnceLock<Role>,
+    /// The connection was handed over, as a call has found.
+    is_moved: AtomicBool,
+    /// Number of forks before the connection began.
+    pub(super) forks: u64,
     /// `connect` has reported success. A non-blocking socket's attempt is reported by a later call.
     pub(crate) is_connected: AtomicBool,
     /// O_NONBLOCK, as last set through this library.
@@ -78,6 +83,8 @@ impl Socket {
             datapath_only_addr,
             listening: OnceLock::new(),
             role: OnceLock::new(),
+            is_moved: AtomicBool::new(false),
+            forks: lifeline::forks(),
             is_connected: AtomicBool::new(false),
             nonblocking: AtomicBool::new(nonblocking),
             timeouts: Default::default(),
@@ -100,6 +107,27 @@ impl Socket {
             Some(Role::Stream(stream)) => Some(stream),
             _ => None,
         }
+    }
+
+    /// Returns whether a call has found that the connection was handed over.
+    #[inline]
+    pub(super) fn is_moved(&self) -> bool {
+        self.is_moved.load(Ordering::Acquire)
+    }
+
+    /// Records that the connection was handed over: the next call on its descriptor goes to the kernel.
+    pub(super) fn set_moved(&self) {
+        self.is_moved.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the connection was handed over, and records that.
+    #[cold]
+    pub(super) fn check_moved(&self) -> bool {
+        let is_moved = self.stream().is_some_and(|stream| stream.handed_over().is_some());
+        if is_moved {
+            self.set_moved();
+        }
+        is_moved
     }
 
     pub(crate) fn datagram(&self) -> Option<&DatagramSocket> {

@@ -1,0 +1,400 @@
+//! `abey run --world datapath`: programs that give a connection to another process.
+//!
+//! Each connection begins in the datapath, which the kernel's counter of accepted connections shows, and then moves to the
+//! kernel, which both processes share.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::common::{Running, SERVER, TestBed, await_that, has};
+use crate::xdp::{accepted_by_kernel, connect, start, testbed};
+use abey_testbed::spawn::SpawnExt;
+
+/// Waits until the datapath has the port: then the kernel accepts no connection any more.
+fn await_datapath(testbed: &TestBed, run: &mut Running) {
+    await_that("the datapath does not come", || {
+        assert!(!run.has_ended(), "{}", run.errors_so_far());
+        !testbed.datapaths().is_empty()
+    });
+}
+
+/// Sends `request`, ends the sending side, and returns all that comes back.
+#[track_caller]
+fn exchange(testbed: &TestBed, port: u16, request: &str) -> String {
+    let mut stream = connect(testbed, port).expect("connected");
+    stream.write_all(request.as_bytes()).expect("written");
+    stream.shutdown(Shutdown::Write).expect("shut down");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
+    answer
+}
+
+/// Gives each connection to a child in the way that the client names, and then writes to its own standard output.
+const GIVES: &str = "
+import array, os, socket, subprocess, sys
+
+def vfork(fd):
+    subprocess.run(['sh', '-c', 'cat; echo from the child'], stdin=fd, stdout=fd, check=True)
+
+def spawn(fd):
+    actions = [(os.POSIX_SPAWN_DUP2, fd, 0), (os.POSIX_SPAWN_DUP2, fd, 1)]
+    child = os.posix_spawn('/bin/sh', ['sh', '-c', 'cat; echo from the child'], os.environ, file_actions=actions)
+    assert os.waitpid(child, 0)[1] == 0
+
+def fork(fd):
+    child = os.fork()
+    if child == 0:
+        os.dup2(fd, 0)
+        os.dup2(fd, 1)
+        os.execv('/bin/sh', ['sh', '-c', 'cat; echo from the child'])
+    assert os.waitpid(child, 0)[1] == 0
+
+def inherit(fd):
+    subprocess.run(['sh', '-c', f'cat <&{fd} >&{fd}; echo from the child >&{fd}'], pass_fds=[fd], check=True)
+
+def unused(fd):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    os.write(fd, os.read(fd, 100) + b'from the child\\n')
+
+def forked_writer(fd):
+    child = os.fork()
+    if child == 0:
+        with socket.socket(fileno=fd) as c:
+            while data := c.recv(100):
+                c.sendall(data)
+            c.sendall(b'from the child\\n')
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+def passed(fd):
+    one, other = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        os.close(fd)
+        data, ancillary, _, _ = other.recvmsg(1, 100)
+        (level, kind, bytes), = ancillary
+        with socket.socket(fileno=array.array('i', bytes)[0]) as c:
+            while data := c.recv(100):
+                c.sendall(data)
+            c.sendall(b'from the child\\n')
+        os._exit(0)
+    one.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [fd]))])
+    assert os.waitpid(child, 0)[1] == 0
+
+def passed_to_itself(fd):
+    one, other = socket.socketpair()
+    one.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [fd]))])
+    data, ancillary, _, _ = other.recvmsg(1, 100)
+    with socket.socket(fileno=array.array('i', ancillary[0][2])[0]) as c:
+        while data := c.recv(100):
+            c.sendall(data)
+        c.sendall(b'from the child\\n')
+
+server = socket.create_server(('', 80))
+while True:
+    connection, _ = server.accept()
+    name = b''
+    while not name.endswith(b'\\n'):
+        name += connection.recv(1)
+    way = globals()[name.decode().strip()]
+    way(connection.fileno())
+    os.write(1, b'%s done\\n' % name.strip())
+    connection.sendall(b'from the parent\\n')
+    connection.close()
+";
+
+fn gives(ways: &[&str]) {
+    if !has("python3") {
+        return;
+    }
+    let Some(testbed) = testbed(1) else { return };
+    let mut server = start(&testbed, "base", &["--strict"], &["python3", "-u", "-c", GIVES]);
+    await_datapath(&testbed, &mut server);
+    let before = accepted_by_kernel(&testbed);
+    let mut printed = String::new();
+    for way in ways {
+        for _ in 0..3 {
+            let answer = exchange(&testbed, 80, &format!("{way}\nhello {way}\n"));
+            assert_eq!(answer, format!("hello {way}\nfrom the child\nfrom the parent\n"), "{}", server.errors_so_far());
+            printed += &format!("{way} done\n");
+        }
+    }
+    assert_eq!(accepted_by_kernel(&testbed), before, "the kernel has accepted connections");
+    assert_eq!(server.out_so_far(), printed);
+}
+
+#[test]
+fn a_childs_output_goes_to_the_client_and_the_parents_does_not() {
+    gives(&["vfork", "spawn", "fork"]);
+}
+
+#[test]
+fn an_inherited_connection_is_used_by_a_child_and_its_parent() {
+    gives(&["inherit", "forked_writer"]);
+}
+
+#[test]
+fn a_connection_is_passed_to_another_process_and_to_the_same() {
+    gives(&["passed", "passed_to_itself"]);
+}
+
+#[test]
+fn a_fork_alone_leaves_a_connection_where_it_is() {
+    gives(&["unused"]);
+}
+
+/// Runs `program`, a server that echoes what it reads, and asks it over many connections, several at a time.
+fn echoes(port: u16, program: &[&str]) {
+    let Some(testbed) = testbed(1) else { return };
+    let mut server = start(&testbed, "base", &["--strict"], program);
+    await_datapath(&testbed, &mut server);
+    let before = accepted_by_kernel(&testbed);
+    let long = "x".repeat(200_000);
+    for _ in 0..5 {
+        let mut streams: Vec<_> = (0..4).map(|_| connect(&testbed, port).expect("connected")).collect();
+        for stream in &mut streams {
+            stream.write_all(b"hello").expect("written");
+        }
+        for mut stream in streams {
+            let mut sender = stream.try_clone().expect("a copy");
+            let sent = long.clone();
+            let sender = std::thread::spawn(move || {
+                sender.write_all(sent.as_bytes()).expect("written");
+                sender.shutdown(Shutdown::Write).expect("shut down");
+            });
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap_or_else(|error| panic!("{error}: {}", server.errors_so_far()));
+            sender.join().expect("written");
+            assert!(answer.strip_prefix("hello") == Some(&long), "{} bytes", answer.len());
+        }
+    }
+    assert!(!server.has_ended(), "{}", server.errors_so_far());
+    assert_eq!(accepted_by_kernel(&testbed), before, "the kernel has accepted connections");
+}
+
+const FORKING: &str = "
+import socketserver
+
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        while data := self.request.recv(65536):
+            self.request.sendall(data)
+
+class Server(socketserver.ForkingTCPServer):
+    allow_reuse_address = True
+    max_children = 20
+
+Server(('', 81), Echo).serve_forever()
+";
+
+#[test]
+fn pythons_forking_server_answers_every_connection() {
+    if has("python3") {
+        echoes(81, &["python3", "-c", FORKING]);
+    }
+}
+
+#[test]
+fn socat_that_forks_answers_every_connection() {
+    if has("socat") {
+        echoes(82, &["socat", "TCP-LISTEN:82,fork,reuseaddr", "PIPE"]);
+        echoes(82, &["socat", "TCP-LISTEN:82,fork,reuseaddr", "EXEC:cat"]);
+        echoes(82, &["socat", "TCP-LISTEN:82,fork,reuseaddr", "EXEC:cat,nofork"]);
+    }
+}
+
+#[test]
+fn inetd_answers_every_connection() {
+    if !has("inetd") {
+        return;
+    }
+    let place = tempfile::tempdir().expect("directory");
+    let configuration = place.path().join("inetd.conf");
+    std::fs::write(&configuration, "83 stream tcp nowait root /bin/cat cat\n").expect("written");
+    echoes(83, &["inetd", "-i", configuration.to_str().expect("UTF-8")]);
+}
+
+/// Returns the path of a program of PostgreSQL, which Debian installs outside PATH.
+fn postgres(program: &str) -> Option<String> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let paths = versions.flatten().map(|version| version.path().join("bin").join(program));
+    Some(paths.filter(|path| path.is_file()).max()?.to_str()?.to_owned())
+}
+
+/// Runs a program as the user of PostgreSQL, which refuses to run as root.
+const AS_POSTGRES: [&str; 5] = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"];
+
+/// Makes a database cluster that anybody may use.
+fn database(directory: &Path, initdb: &str) {
+    let made = Command::new("install").args(["-d", "-o", "postgres"]).arg(directory).status().expect("install starts");
+    assert!(made.success());
+    let mut command = Command::new(AS_POSTGRES[0]);
+    command.args(&AS_POSTGRES[1..]).args([initdb, "--auth=trust", "--no-sync", "-D"]).arg(directory);
+    let output = command.stdin(Stdio::null()).output().expect("initdb starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::write(directory.join("pg_hba.conf"), "host all all 0.0.0.0/0 trust\n").expect("written");
+}
+
+#[test]
+fn postgresql_keeps_its_sums_under_pgbench() {
+    let (Some(server), Some(initdb), Some(pgbench), Some(psql)) =
+        (postgres("postgres"), postgres("initdb"), postgres("pgbench"), postgres("psql"))
+    else {
+        eprintln!("skipped: PostgreSQL is not installed");
+        return;
+    };
+    let Some(testbed) = testbed(1) else { return };
+    let place = tempfile::tempdir_in("/var/tmp").expect("directory");
+    allow_all(place.path());
+    let directory = place.path().join("data");
+    database(&directory, &initdb);
+    let directory = directory.to_str().expect("UTF-8");
+    let options = ["-D", directory, "-h", "*", "-k", "", "-c", "fsync=off", "-c", "max_connections=40"];
+    let program = [&AS_POSTGRES[..], &[&server], &options].concat();
+    let mut run = start(&testbed, "base", &["--strict"], &program);
+    let peer = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(["-h", &SERVER.to_string(), "-U", "postgres"]).args(arguments).arg("postgres");
+        command.in_netns(&testbed.client);
+        let output = command.stdin(Stdio::null()).env("PGCONNECT_TIMEOUT", "30").output().expect("it starts");
+        (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let must = |program: &str, arguments: &[&str]| {
+        let (is_good, printed) = peer(program, arguments);
+        assert!(is_good, "{printed}\n{}", run.errors_so_far());
+        printed
+    };
+    await_that("PostgreSQL does not answer", || peer(&psql, &["-c", "select 1"]).0);
+    let before = accepted_by_kernel(&testbed);
+    must(&pgbench, &["-i", "-q"]);
+    let printed = must(&pgbench, &["-c", "10", "-j", "2", "-t", "50"]);
+    assert!(printed.contains("number of failed transactions: 0"), "{printed}");
+    // Each transaction on a connection of its own.
+    let printed = must(&pgbench, &["-C", "-c", "4", "-t", "10"]);
+    assert!(printed.contains("number of failed transactions: 0"), "{printed}");
+    let sums = "select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history),
+        (select sum(tbalance) from pgbench_tellers) = (select sum(bbalance) from pgbench_branches)";
+    assert_eq!(must(&psql, &["-At", "-c", sums]).trim(), "t|t");
+    assert_eq!(accepted_by_kernel(&testbed), before, "the kernel has accepted connections");
+    assert!(!run.has_ended() && !run.errors_so_far().contains("recovery"), "{}", run.errors_so_far());
+}
+
+fn allow_all(directory: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).expect("permissions");
+}
+
+/// Sends a request on a connection that stays open, and returns the body of the answer.
+fn keep_asking(stream: &mut TcpStream) -> std::io::Result<String> {
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    let mut answer = Vec::new();
+    let mut one = [0; 1024];
+    loop {
+        let count = stream.read(&mut one)?;
+        if count == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        answer.extend_from_slice(&one[..count]);
+        let text = String::from_utf8_lossy(&answer);
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            if length == Some(body.len()) {
+                return Ok(body.to_owned());
+            }
+        }
+    }
+}
+
+/// Asserts that clients that keep their connections are all answered at the same time.
+fn all_are_answered(testbed: &TestBed, run: &Running, clients: usize, body: &str) {
+    for _ in 0..2 {
+        let mut streams: Vec<_> = (0..clients).map(|_| connect(testbed, 80).expect("connected")).collect();
+        for round in 0..3 {
+            for (client, stream) in streams.iter_mut().enumerate() {
+                let answer = keep_asking(stream);
+                let answer = answer.unwrap_or_else(|error| panic!("{round} {client}: {error}\n{}", run.errors_so_far()));
+                assert_eq!(answer, body);
+            }
+        }
+    }
+}
+
+#[test]
+fn apache_prefork_answers_more_clients_than_there_are_queues() {
+    if !has("apache2") {
+        return;
+    }
+    let Some(testbed) = testbed(1) else { return };
+    let place = tempfile::tempdir().expect("directory");
+    allow_all(place.path());
+    let here = place.path().display();
+    std::fs::write(place.path().join("index.html"), "from apache\n").expect("written");
+    let modules = "/usr/lib/apache2/modules";
+    let text = format!(
+        "ServerRoot {here}\nServerName a\nPidFile {here}/pid\nErrorLog {here}/log\nListen 80\nUser www-data\n\
+         LoadModule mpm_prefork_module {modules}/mod_mpm_prefork.so\nLoadModule dir_module {modules}/mod_dir.so\n\
+         LoadModule authz_core_module {modules}/mod_authz_core.so\n\
+         StartServers 10\nMinSpareServers 10\nMaxRequestWorkers 20\nKeepAlive On\nKeepAliveTimeout 60\n\
+         DocumentRoot {here}\nDirectoryIndex index.html\n<Directory {here}>\nRequire all granted\n</Directory>\n"
+    );
+    let configuration = place.path().join("conf");
+    std::fs::write(&configuration, text).expect("written");
+    let configuration = configuration.to_str().expect("UTF-8");
+    let mut run = start(&testbed, "base", &[], &["apache2", "-D", "FOREGROUND", "-f", configuration]);
+    await_datapath(&testbed, &mut run);
+    all_are_answered(&testbed, &run, 8, "from apache\n");
+}
+
+/// Answers one connection at a time in each process, until the client ends it.
+const PREFORK: &str = "
+import os, socket
+server = socket.create_server(('', 80), backlog=50)
+for _ in range(int(os.environ.get('WORKERS', '10'))):
+    if os.fork() == 0:
+        while True:
+            connection, _ = server.accept()
+            while connection.recv(1000):
+                connection.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 6\\r\\n\\r\\nanswer')
+            connection.close()
+os.wait()
+";
+
+#[test]
+fn processes_with_one_connection_each_do_not_starve_each_others_clients() {
+    if !has("python3") {
+        return;
+    }
+    for queues in [1, 2] {
+        let Some(testbed) = testbed(queues) else { return };
+        let mut run = start(&testbed, "base", &[], &["python3", "-c", PREFORK]);
+        await_datapath(&testbed, &mut run);
+        all_are_answered(&testbed, &run, 8, "answer");
+    }
+}
+
+#[test]
+fn gunicorn_with_more_workers_than_queues_answers_everybody() {
+    if !has("gunicorn") {
+        return;
+    }
+    let Some(testbed) = testbed(1) else { return };
+    let place = tempfile::tempdir().expect("directory");
+    allow_all(place.path());
+    let app = "def app(environ, start):\n    start('200 OK', [('Content-Length', '6')])\n    return [b'answer']\n";
+    std::fs::write(place.path().join("page.py"), app).expect("written");
+    let here = place.path().to_str().expect("UTF-8");
+    let program = ["gunicorn", "-w", "4", "-b", "0.0.0.0:80", "--chdir", here, "page:app"];
+    let mut run = start(&testbed, "base", &[], &program);
+    await_datapath(&testbed, &mut run);
+    // A client that sends nothing occupies a worker.
+    let _idle: Vec<_> = (0..2).map(|_| connect(&testbed, 80).expect("connected")).collect();
+    for _ in 0..40 {
+        let mut stream = connect(&testbed, 80).expect("connected");
+        assert_eq!(keep_asking(&mut stream).unwrap_or_else(|error| panic!("{error}\n{}", run.errors_so_far())), "answer");
+    }
+}
