@@ -6,6 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use abey_datapath::Runtime;
 use abey_datapath::handover::{HandOverAddress, HandedOver};
@@ -15,7 +16,12 @@ use super::context::uninterposed;
 use super::fd_table::{self, Entry};
 use super::handover;
 use super::process;
+use super::socket_options::int;
 use crate::errno;
+
+/// How long a hand-over by the parent is waited for, and the time between two checks.
+const REPAIR_LIMIT: Duration = Duration::from_secs(10);
+const REPAIR_CHECK: Duration = Duration::from_micros(200);
 
 /// Where children send their requests.
 static PARENT: OnceLock<HandOverAddress> = OnceLock::new();
@@ -81,7 +87,7 @@ fn take_over(fd: c_int, object: &Arc<Entry>) {
         }
         return;
     };
-    if has_peer(fd) {
+    if is_with_kernel(fd) {
         return;
     }
     let Some(parent) = PARENT.get() else { return };
@@ -92,7 +98,19 @@ fn take_over(fd: c_int, object: &Arc<Entry>) {
     }
 }
 
-/// Returns whether the kernel socket is connected: the connection was handed over before.
+/// Returns whether the connection was handed over before. Waits for a hand-over that is happening.
+fn is_with_kernel(fd: c_int) -> bool {
+    let end = Instant::now() + REPAIR_LIMIT;
+    while has_peer(fd) {
+        if int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR) != Some(1) || Instant::now() >= end {
+            return true;
+        }
+        std::thread::sleep(REPAIR_CHECK);
+    }
+    false
+}
+
+/// Returns whether the kernel socket is connected, or in repair mode.
 fn has_peer(fd: c_int) -> bool {
     let mut peer = std::mem::MaybeUninit::<libc::sockaddr_storage>::uninit();
     let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
