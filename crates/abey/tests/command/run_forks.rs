@@ -4,7 +4,7 @@
 //! kernel, which both processes share.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -13,7 +13,7 @@ use crate::xdp::{accepted_by_kernel, connect, start, testbed};
 use abey_testbed::spawn::SpawnExt;
 
 /// Waits until the datapath has the port: then the kernel accepts no connection any more.
-fn await_datapath(testbed: &TestBed, run: &mut Running) {
+pub(crate) fn await_datapath(testbed: &TestBed, run: &mut Running) {
     await_that("the datapath does not come", || {
         assert!(!run.has_ended(), "{}", run.errors_so_far());
         !testbed.datapaths().is_empty()
@@ -95,6 +95,19 @@ def passed_to_itself(fd):
             c.sendall(data)
         c.sendall(b'from the child\\n')
 
+def urgent(fd):
+    with socket.socket(fileno=os.dup(fd)) as c:
+        c.send(b'!', socket.MSG_OOB)
+        while data := c.recv(100):
+            c.sendall(data)
+        c.sendall(b'from the child\\n')
+
+def splice(fd):
+    reads, writes = os.pipe()
+    while count := os.splice(fd, writes, 1000):
+        os.splice(reads, fd, count)
+    os.write(fd, b'from the child\\n')
+
 server = socket.create_server(('', 80))
 while True:
     connection, _ = server.accept()
@@ -141,6 +154,61 @@ fn an_inherited_connection_is_used_by_a_child_and_its_parent() {
 #[test]
 fn a_connection_is_passed_to_another_process_and_to_the_same() {
     gives(&["passed", "passed_to_itself"]);
+}
+
+#[test]
+fn urgent_data_and_splice_are_the_kernels() {
+    gives(&["urgent", "splice"]);
+}
+
+/// Ends in the way of its argument after it has forked a child, which goes on with the connection.
+const LEAVES: &str = "
+import os, signal, socket, sys, time
+server = socket.create_server(('', 80))
+connection, _ = server.accept()
+parent = os.getpid()
+if os.fork():
+    if sys.argv[1] == 'exit':
+        sys.exit()
+    if sys.argv[1] == '_exit':
+        os._exit(0)
+    time.sleep(1000)
+if sys.argv[1] == 'kill':
+    os.kill(parent, signal.SIGKILL)
+while os.getppid() == parent:
+    time.sleep(0.01)
+try:
+    connection.sendall(connection.recv(100) + b'from the child\\n')
+except OSError as error:
+    print('no connection')
+";
+
+#[test]
+fn a_child_keeps_a_connection_when_its_parent_ends() {
+    if !has("python3") {
+        return;
+    }
+    for way in ["exit", "_exit"] {
+        let Some(testbed) = testbed(1) else { return };
+        let mut server = start(&testbed, "base", &["--strict"], &["python3", "-u", "-c", LEAVES, way]);
+        await_datapath(&testbed, &mut server);
+        assert_eq!(exchange(&testbed, 80, "hello\n"), "hello\nfrom the child\n", "{way}: {}", server.errors_so_far());
+    }
+}
+
+#[test]
+fn a_child_gets_an_error_when_its_parent_was_killed() {
+    if !has("python3") {
+        return;
+    }
+    let Some(testbed) = testbed(1) else { return };
+    let mut server = start(&testbed, "base", &[], &["python3", "-u", "-c", LEAVES, "kill"]);
+    await_datapath(&testbed, &mut server);
+    let mut stream = connect(&testbed, 80).expect("connected");
+    await_that("the child does not say so", || server.out_so_far() == "no connection\n");
+    // The kernel answers the next segment with a reset.
+    let _ = stream.write_all(b"hello");
+    assert!(stream.read(&mut [0; 10]).is_err());
 }
 
 #[test]
@@ -275,7 +343,7 @@ fn postgresql_keeps_its_sums_under_pgbench() {
     let printed = must(&pgbench, &["-c", "10", "-j", "2", "-t", "50"]);
     assert!(printed.contains("number of failed transactions: 0"), "{printed}");
     // Each transaction on a connection of its own.
-    let printed = must(&pgbench, &["-C", "-c", "4", "-t", "10"]);
+    let printed = must(&pgbench, &["-n", "-C", "-c", "4", "-t", "10"]);
     assert!(printed.contains("number of failed transactions: 0"), "{printed}");
     let sums = "select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history),
         (select sum(tbalance) from pgbench_tellers) = (select sum(bbalance) from pgbench_branches)";
@@ -284,117 +352,7 @@ fn postgresql_keeps_its_sums_under_pgbench() {
     assert!(!run.has_ended() && !run.errors_so_far().contains("recovery"), "{}", run.errors_so_far());
 }
 
-fn allow_all(directory: &Path) {
+pub(crate) fn allow_all(directory: &Path) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).expect("permissions");
-}
-
-/// Sends a request on a connection that stays open, and returns the body of the answer.
-fn keep_asking(stream: &mut TcpStream) -> std::io::Result<String> {
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
-    let mut answer = Vec::new();
-    let mut one = [0; 1024];
-    loop {
-        let count = stream.read(&mut one)?;
-        if count == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-        answer.extend_from_slice(&one[..count]);
-        let text = String::from_utf8_lossy(&answer);
-        if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
-            if length == Some(body.len()) {
-                return Ok(body.to_owned());
-            }
-        }
-    }
-}
-
-/// Asserts that clients that keep their connections are all answered at the same time.
-fn all_are_answered(testbed: &TestBed, run: &Running, clients: usize, body: &str) {
-    for _ in 0..2 {
-        let mut streams: Vec<_> = (0..clients).map(|_| connect(testbed, 80).expect("connected")).collect();
-        for round in 0..3 {
-            for (client, stream) in streams.iter_mut().enumerate() {
-                let answer = keep_asking(stream);
-                let answer = answer.unwrap_or_else(|error| panic!("{round} {client}: {error}\n{}", run.errors_so_far()));
-                assert_eq!(answer, body);
-            }
-        }
-    }
-}
-
-#[test]
-fn apache_prefork_answers_more_clients_than_there_are_queues() {
-    if !has("apache2") {
-        return;
-    }
-    let Some(testbed) = testbed(1) else { return };
-    let place = tempfile::tempdir().expect("directory");
-    allow_all(place.path());
-    let here = place.path().display();
-    std::fs::write(place.path().join("index.html"), "from apache\n").expect("written");
-    let modules = "/usr/lib/apache2/modules";
-    let text = format!(
-        "ServerRoot {here}\nServerName a\nPidFile {here}/pid\nErrorLog {here}/log\nListen 80\nUser www-data\n\
-         LoadModule mpm_prefork_module {modules}/mod_mpm_prefork.so\nLoadModule dir_module {modules}/mod_dir.so\n\
-         LoadModule authz_core_module {modules}/mod_authz_core.so\n\
-         StartServers 10\nMinSpareServers 10\nMaxRequestWorkers 20\nKeepAlive On\nKeepAliveTimeout 60\n\
-         DocumentRoot {here}\nDirectoryIndex index.html\n<Directory {here}>\nRequire all granted\n</Directory>\n"
-    );
-    let configuration = place.path().join("conf");
-    std::fs::write(&configuration, text).expect("written");
-    let configuration = configuration.to_str().expect("UTF-8");
-    let mut run = start(&testbed, "base", &[], &["apache2", "-D", "FOREGROUND", "-f", configuration]);
-    await_datapath(&testbed, &mut run);
-    all_are_answered(&testbed, &run, 8, "from apache\n");
-}
-
-/// Answers one connection at a time in each process, until the client ends it.
-const PREFORK: &str = "
-import os, socket
-server = socket.create_server(('', 80), backlog=50)
-for _ in range(int(os.environ.get('WORKERS', '10'))):
-    if os.fork() == 0:
-        while True:
-            connection, _ = server.accept()
-            while connection.recv(1000):
-                connection.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 6\\r\\n\\r\\nanswer')
-            connection.close()
-os.wait()
-";
-
-#[test]
-fn processes_with_one_connection_each_do_not_starve_each_others_clients() {
-    if !has("python3") {
-        return;
-    }
-    for queues in [1, 2] {
-        let Some(testbed) = testbed(queues) else { return };
-        let mut run = start(&testbed, "base", &[], &["python3", "-c", PREFORK]);
-        await_datapath(&testbed, &mut run);
-        all_are_answered(&testbed, &run, 8, "answer");
-    }
-}
-
-#[test]
-fn gunicorn_with_more_workers_than_queues_answers_everybody() {
-    if !has("gunicorn") {
-        return;
-    }
-    let Some(testbed) = testbed(1) else { return };
-    let place = tempfile::tempdir().expect("directory");
-    allow_all(place.path());
-    let app = "def app(environ, start):\n    start('200 OK', [('Content-Length', '6')])\n    return [b'answer']\n";
-    std::fs::write(place.path().join("page.py"), app).expect("written");
-    let here = place.path().to_str().expect("UTF-8");
-    let program = ["gunicorn", "-w", "4", "-b", "0.0.0.0:80", "--chdir", here, "page:app"];
-    let mut run = start(&testbed, "base", &[], &program);
-    await_datapath(&testbed, &mut run);
-    // A client that sends nothing occupies a worker.
-    let _idle: Vec<_> = (0..2).map(|_| connect(&testbed, 80).expect("connected")).collect();
-    for _ in 0..40 {
-        let mut stream = connect(&testbed, 80).expect("connected");
-        assert_eq!(keep_asking(&mut stream).unwrap_or_else(|error| panic!("{error}\n{}", run.errors_so_far())), "answer");
-    }
 }

@@ -115,7 +115,9 @@ pub(super) unsafe fn hand_over_rights(message: &msghdr) {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(one) = header.as_ref() {
             if (one.cmsg_level, one.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let bytes = (one.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                // The type of the length differs between C libraries.
+                let length: usize = one.cmsg_len as _;
+                let bytes = length.saturating_sub(libc::CMSG_LEN(0) as usize);
                 let descriptors = libc::CMSG_DATA(header).cast::<c_int>();
                 for at in 0..bytes / size_of::<c_int>() {
                     hand_over(descriptors.add(at).read_unaligned(), Reason::Passed);

@@ -41,7 +41,9 @@ fn is_of_parent(fd: c_int) -> bool {
     // SAFETY: the call takes no pointers.
     let parent = unsafe { libc::getppid() };
     let file = |process: &dyn std::fmt::Display| std::fs::read_link(format!("/proc/{process}/fd/{fd}")).ok();
-    errno::preserve_errno(|| super::context::uninterposed(|| file(&"self").is_some_and(|own| file(&parent) == Some(own))))
+    errno::preserve_errno(|| {
+        super::context::uninterposed(|| file(&"self").is_some_and(|own| file(&parent) == Some(own)))
+    })
 }
 
 /// Hands over what a child has inherited, before this process ends.

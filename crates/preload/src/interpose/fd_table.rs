@@ -16,8 +16,8 @@ use libc::c_int;
 
 use super::context::uninterposed;
 use super::epoll_set::EpollSet;
-use super::{handover, inherited, process};
 use super::socket::Socket;
+use super::{handover, inherited, process};
 
 /// Number of slots; descriptors above it stay the kernel's. Empty slots are zero pages that are never touched.
 pub(crate) const SLOTS: usize = 1 << 18;

@@ -22,7 +22,7 @@
 //! wait; the call is repeated through the kernel. In epoll instances the member moves from the datapath's side to the
 //! kernel's. Where no kernel can take the connection, a socket pair replaces the descriptor.
 //!
-//! The user is told in one line for each kind of event: what the kernel has is not accelerated any more.
+//! One line on standard error says so for each kind of event, since what the kernel has is not accelerated any more.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -71,7 +71,9 @@ pub(super) fn hand_over(fd: c_int, why: Reason) -> bool {
     let Some(object) = fd_table::entry(fd) else { return true };
     let Entry::Socket(socket) = &*object else { return false };
     let Some(stream) = socket.stream() else { return false };
-    errno::preserve_errno(|| uninterposed(|| hand_over_stream(fd, stream, why).is_some_and(|done| settle(&object, fd, done))))
+    errno::preserve_errno(|| {
+        uninterposed(|| hand_over_stream(fd, stream, why).is_some_and(|done| settle(&object, fd, done)))
+    })
 }
 
 /// Hands over a connection. Returns `None` if it stays in the datapath, because it is not established or has ended.
@@ -82,7 +84,7 @@ fn hand_over_stream(fd: c_int, stream: &TcpStream, why: Reason) -> Option<Handed
     Some(done)
 }
 
-/// Ends what this process has of a connection that was handed over, whoever did it. Returns true.
+/// Ends what this process has of a connection that was handed over by this or another process. Returns true.
 ///
 /// In a child of `vfork` the tables are the parent's, which does this at its next call.
 fn settle(object: &Arc<Entry>, fd: c_int, done: HandedOver) -> bool {

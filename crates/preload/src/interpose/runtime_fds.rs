@@ -134,7 +134,8 @@ pub(super) fn pipe() -> Option<(OwnedFd, OwnedFd)> {
         return None;
     }
     // SAFETY: the call takes no pointers.
-    let [reads, writes] = ends.map(|end| unsafe { real::FCNTL.get()(end, libc::F_DUPFD_CLOEXEC, floor as libc::c_ulong) });
+    let [reads, writes] =
+        ends.map(|end| unsafe { real::FCNTL.get()(end, libc::F_DUPFD_CLOEXEC, floor as libc::c_ulong) });
     ends.into_iter().for_each(close);
     let is_covered = |fd: c_int| (0..(WORDS * 64) as c_int).contains(&fd);
     if !is_covered(reads) || !is_covered(writes) {

@@ -11,12 +11,12 @@ use abey_datapath::Readiness;
 use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::datagram_io::DatagramCall;
+use super::handover::{Reason, hand_over};
 use super::iovecs::{
     CallResult, GATHER_BYTES, interpose, message_iovecs, msghdr_of, readable_slice, retry_until_ready, return_sent,
     return_value,
 };
 use super::socket::{Role, Socket};
-use super::handover::{Reason, hand_over};
 use super::{fd_table, udp};
 
 /// Writes everything if the call may block, and otherwise as much as fits into the send buffer.
