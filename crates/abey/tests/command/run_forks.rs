@@ -20,6 +20,20 @@ pub(crate) fn await_datapath(testbed: &TestBed, run: &mut Running) {
     });
 }
 
+/// Waits until the datapath has the port. Sends `request` on new connections until the kernel does not accept them. Returns
+/// the number of connections.
+fn await_port(testbed: &TestBed, run: &mut Running, port: u16, request: &str) -> usize {
+    await_datapath(testbed, run);
+    let mut count = 0;
+    await_that("the kernel accepts all connections", || {
+        let before = accepted_by_kernel(testbed);
+        exchange(testbed, port, request);
+        count += 1;
+        accepted_by_kernel(testbed) == before
+    });
+    count
+}
+
 /// Sends `request`, ends the sending side, and returns all that comes back.
 #[track_caller]
 fn exchange(testbed: &TestBed, port: u16, request: &str) -> String {
@@ -127,9 +141,9 @@ fn gives(ways: &[&str]) {
     }
     let Some(testbed) = testbed(1) else { return };
     let mut server = start(&testbed, "base", &["--strict"], &["python3", "-u", "-c", GIVES]);
-    await_datapath(&testbed, &mut server);
+    let count = await_port(&testbed, &mut server, 80, "unused\nhello\n");
     let before = accepted_by_kernel(&testbed);
-    let mut printed = String::new();
+    let mut printed = "unused done\n".repeat(count);
     for way in ways {
         for _ in 0..3 {
             let answer = exchange(&testbed, 80, &format!("{way}\nhello {way}\n"));
@@ -165,7 +179,11 @@ fn urgent_data_and_splice_are_the_kernels() {
 const LEAVES: &str = "
 import os, signal, socket, sys, time
 server = socket.create_server(('', 80))
-connection, _ = server.accept()
+while True:
+    connection, _ = server.accept()
+    if connection.recv(1) != b't':
+        break
+    connection.close()
 parent = os.getpid()
 if os.fork():
     if sys.argv[1] == 'exit':
@@ -178,7 +196,7 @@ if sys.argv[1] == 'kill':
 while os.getppid() == parent:
     time.sleep(0.01)
 try:
-    connection.sendall(connection.recv(100) + b'from the child\\n')
+    connection.sendall(b'h' + connection.recv(100) + b'from the child\\n')
 except OSError as error:
     print('no connection')
 ";
@@ -191,7 +209,7 @@ fn a_child_keeps_a_connection_when_its_parent_ends() {
     for way in ["exit", "_exit"] {
         let Some(testbed) = testbed(1) else { return };
         let mut server = start(&testbed, "base", &["--strict"], &["python3", "-u", "-c", LEAVES, way]);
-        await_datapath(&testbed, &mut server);
+        await_port(&testbed, &mut server, 80, "t");
         assert_eq!(exchange(&testbed, 80, "hello\n"), "hello\nfrom the child\n", "{way}: {}", server.errors_so_far());
     }
 }
@@ -203,8 +221,9 @@ fn a_child_gets_an_error_when_its_parent_was_killed() {
     }
     let Some(testbed) = testbed(1) else { return };
     let mut server = start(&testbed, "base", &[], &["python3", "-u", "-c", LEAVES, "kill"]);
-    await_datapath(&testbed, &mut server);
+    await_port(&testbed, &mut server, 80, "t");
     let mut stream = connect(&testbed, 80).expect("connected");
+    stream.write_all(b"hello").expect("written");
     await_that("the child does not say so", || server.out_so_far() == "no connection\n");
     // The kernel answers the next segment with a reset.
     let _ = stream.write_all(b"hello");
@@ -220,7 +239,7 @@ fn a_fork_alone_leaves_a_connection_where_it_is() {
 fn echoes(port: u16, program: &[&str]) {
     let Some(testbed) = testbed(1) else { return };
     let mut server = start(&testbed, "base", &["--strict"], program);
-    await_datapath(&testbed, &mut server);
+    await_port(&testbed, &mut server, port, "hello");
     let before = accepted_by_kernel(&testbed);
     let long = "x".repeat(200_000);
     for _ in 0..5 {

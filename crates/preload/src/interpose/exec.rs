@@ -49,7 +49,7 @@ fn is_of_parent(fd: c_int) -> bool {
 /// Hands over what a child has inherited, before this process ends.
 pub(super) extern "C" fn before_exit() {
     if process::is_table_active() && !process::is_vforked() {
-        hand_over_all(Reason::Child, |_, socket| lifeline::is_shared(socket.forks));
+        hand_over_all(Reason::Close, |_, socket| lifeline::is_shared(socket.forks));
     }
 }
 

@@ -41,8 +41,10 @@ use crate::{errno, real};
 /// Why a connection is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// A forked child uses it, or has it when the parent closes it.
+    /// A forked child uses it.
     Child,
+    /// A forked child may use it, and this process closes it. Not reported: the child may not use it.
+    Close,
     /// A program that is executed inherits it.
     Exec,
     /// It is sent to another process, or replaces a standard stream.
@@ -52,11 +54,12 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    fn report(self) {
+    pub(super) fn report(self) {
         let line = |topic, what: std::fmt::Arguments<'_>| {
             report::print_once(topic, format_args!("{what}: such connections continue in the kernel"));
         };
         match self {
+            Self::Close => {}
             Self::Child => line(Topic::HandOverChild, format_args!("a forked process has a connection of its parent")),
             Self::Exec => line(Topic::HandOverExec, format_args!("an executed program inherits a connection")),
             Self::Passed => line(Topic::HandOverPassed, format_args!("a connection is passed on by its descriptor")),
@@ -135,7 +138,7 @@ pub(super) fn before_close(fd: c_int, object: &Arc<Entry>) {
     }
     errno::preserve_errno(|| {
         uninterposed(|| {
-            if let Some(HandedOver::Pump(end)) = hand_over_stream(fd, stream, Reason::Child) {
+            if let Some(HandedOver::Pump(end)) = hand_over_stream(fd, stream, Reason::Close) {
                 replace(fd, &end);
             }
         });

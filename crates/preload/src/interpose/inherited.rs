@@ -14,7 +14,7 @@ use libc::c_int;
 
 use super::context::uninterposed;
 use super::fd_table::{self, Entry};
-use super::handover;
+use super::handover::{self, Reason};
 use super::process;
 use super::socket_options::int;
 use crate::errno;
@@ -88,13 +88,16 @@ fn take_over(fd: c_int, object: &Arc<Entry>) {
         return;
     };
     if is_with_kernel(fd) {
-        return;
+        return Reason::Child.report();
     }
     let Some(parent) = PARENT.get() else { return };
     // SAFETY: open for the rest of the program's call, which names it.
     let request = parent.request(stream.key(), unsafe { BorrowedFd::borrow_raw(fd) });
-    if let Ok(HandedOver::Pump(end)) = request {
-        handover::replace(fd, &end);
+    if let Ok(HandedOver::Pump(end)) = &request {
+        handover::replace(fd, end);
+    }
+    if request.is_ok() {
+        Reason::Child.report();
     }
 }
 
