@@ -20,12 +20,12 @@ pub(super) enum Failure {
     /// The connection is in a state that does not move.
     Connection(HandOverError),
     /// The kernel cannot take it.
-    Kernel,
+    Kernel(io::Error),
 }
 
 impl From<io::Error> for Failure {
-    fn from(_: io::Error) -> Self {
-        Self::Kernel
+    fn from(error: io::Error) -> Self {
+        Self::Kernel(error)
     }
 }
 
@@ -44,7 +44,7 @@ pub(super) fn hand_over(
         let exported = match core.stack.export(core.stack_now(), id) {
             Ok(exported) => exported,
             // A pump passes on what is left to read.
-            Err(ExportError::Ended) => return Err(Failure::Kernel),
+            Err(ExportError::Ended) => return Err(io::Error::from(io::ErrorKind::NotConnected).into()),
             Err(error) => return Err(Failure::Connection(error.into())),
         };
         let reuse_address = reuse_address || core.sockets.is_incoming(id);

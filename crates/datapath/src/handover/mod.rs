@@ -138,7 +138,7 @@ pub(crate) fn hand_over(
                 return handed_over(host, key).ok_or(IoError::Moved.into());
             }
             Err(kernel::Failure::Connection(error)) => return Err(error),
-            Err(kernel::Failure::Kernel) => {}
+            Err(kernel::Failure::Kernel(reason)) => host.pumps.record_refusal(reason),
         }
     }
     pump::start(host, key).map(HandedOver::Pump)

@@ -225,6 +225,11 @@ impl Runtime {
         HandOverServer::start(&self.state.host, &self.state.threads)
     }
 
+    /// Returns why the kernel refused the latest connection that a pump serves instead, once.
+    pub fn take_hand_over_refusal(&self) -> Option<std::io::Error> {
+        self.host().pumps.take_refusal()
+    }
+
     /// Serves a control socket that another process has [lent](control::lend).
     ///
     /// # Errors

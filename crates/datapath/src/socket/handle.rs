@@ -140,6 +140,9 @@ impl Handle {
 
     /// Closes the sockets. Calls on the handle fail from now on.
     pub(super) fn close(&self) {
+        if let [socket] = &*self.sockets {
+            self.host.pumps.forget(socket.key().into());
+        }
         for ShardSocket { shard, id } in &self.sockets {
             let observers = shard.with(|core| {
                 let now = core.stack_now();

@@ -12,8 +12,9 @@ use super::connect;
 use super::handle::Handle;
 use crate::error::{Error, OpenError};
 use crate::handover::{self, ConnectionKey, HandOverError, HandedOver};
+use crate::host::Host;
 use crate::runtime::Runtime;
-use crate::shard::{Core, Shard};
+use crate::shard::{Core, Shard, ShardSocket};
 use crate::source::{Source, SourceInfo, sealed};
 use crate::wait::wait_for;
 
@@ -378,6 +379,18 @@ impl TcpStream {
     /// Returns the connection's name in its runtime. Takes no lock, so that a forked child may call it.
     pub fn key(&self) -> ConnectionKey {
         self.0.key()
+    }
+
+    /// Returns a stream for a connection of the stack that no handle has.
+    pub(crate) fn adopt(host: &Arc<Host>, socket: ShardSocket) -> Self {
+        let handle = Handle::new(host, vec![socket]);
+        handle.set_nonblocking(true);
+        Self(handle)
+    }
+
+    /// Returns the connection's part in its shard.
+    pub(crate) fn sockets(&self) -> &[ShardSocket] {
+        &self.0.sockets
     }
 
     /// Moves the connection into `socket`, an unconnected TCP socket of the kernel that is bound to no other port. Every

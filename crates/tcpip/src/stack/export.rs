@@ -215,6 +215,27 @@ impl Stack {
         Ok(())
     }
 
+    /// Gives a connection another id, for another owner in this process. Calls with the old one return [`IoError::Moved`] until
+    /// that is closed.
+    ///
+    /// # Errors
+    ///
+    /// The id is stale or not a connection.
+    pub fn reissue(&mut self, now: Instant, id: SocketId) -> Result<SocketId, IoError> {
+        let flow = self.stream_mut(id)?.flow;
+        let moved = Socket::Moved(Box::new(MovedConnection { flow, edges: MOVED_READINESS }));
+        let Some(entry) = self.sockets.get_mut(id) else { return Err(IoError::NoSuchSocket) };
+        let connection = core::mem::replace(&mut entry.socket, moved);
+        self.wheel.remove(id);
+        let new = self.insert(connection);
+        if self.flows.find(&flow) == Some(Target::Connection(id)) {
+            self.flows.insert(flow, Target::Connection(new));
+        }
+        self.enqueue(id);
+        self.sync_socket(now, new);
+        Ok(new)
+    }
+
     /// Returns whether a connection was moved, and not closed since.
     #[must_use]
     pub fn is_moved(&self, id: SocketId) -> bool {
