@@ -6,6 +6,10 @@ pub const MAP_LOOKUP_ELEM: i32 = 1;
 pub const MAP_UPDATE_ELEM: i32 = 2;
 /// Helper `bpf_map_delete_elem`.
 pub const MAP_DELETE_ELEM: i32 = 3;
+/// Helper `bpf_sk_lookup_tcp`.
+pub const SK_LOOKUP_TCP: i32 = 84;
+/// Helper `bpf_sk_release`.
+pub const SK_RELEASE: i32 = 86;
 /// Helper `bpf_ktime_get_ns`.
 pub const KTIME_GET_NS: i32 = 5;
 /// Helper `bpf_get_smp_processor_id`.

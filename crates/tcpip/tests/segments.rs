@@ -3,6 +3,8 @@
 mod budgets;
 mod common;
 mod ecn;
+#[path = "segments/export.rs"]
+mod export;
 mod hostile;
 mod sack;
 mod windows;

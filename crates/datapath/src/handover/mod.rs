@@ -132,7 +132,11 @@ pub(crate) fn hand_over(
     }
     if let (Some(kernel), Some(socket)) = (host.kernel(), socket) {
         match kernel::hand_over(key.find(host)?, kernel.ports.redirected(), socket) {
-            Ok(()) => return Ok(HandedOver::Kernel),
+            Ok(()) => {
+                // The kernel thread checks from now on whether the connection has ended.
+                kernel.link.parker.unpark();
+                return Ok(HandedOver::Kernel);
+            }
             // Another thread was faster.
             Err(kernel::Failure::Connection(HandOverError::Socket(IoError::Moved))) => {
                 return handed_over(host, key).ok_or(IoError::Moved.into());

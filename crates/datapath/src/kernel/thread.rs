@@ -16,6 +16,9 @@ use crate::shard::{Caller, Shard};
 /// a neighbour requests it again.
 const MAX_REQUESTED: usize = 4096;
 
+/// How often the exceptions of handed-over connections that have ended are removed.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+
 /// The state of the thread.
 pub(crate) struct KernelThread {
     kernel: Arc<Kernel>,
@@ -23,13 +26,15 @@ pub(crate) struct KernelThread {
     shards: Arc<[Arc<Shard>]>,
     /// The neighbours that a shard has requested.
     requested: HashSet<IpAddr>,
+    /// When the exceptions of handed-over connections are checked next, if there are any.
+    next_sweep: Instant,
 }
 
 impl KernelThread {
     /// Opens the neighbour table of interface `index` in the network namespace of the calling thread.
     pub(crate) fn open(kernel: Arc<Kernel>, index: u32, shards: Arc<[Arc<Shard>]>) -> io::Result<Self> {
         let neighbors = NeighborTable::open(index, kernel.broker.clone())?;
-        Ok(Self { kernel, neighbors, shards, requested: HashSet::new() })
+        Ok(Self { kernel, neighbors, shards, requested: HashSet::new(), next_sweep: Instant::now() })
     }
 
     /// Runs until the runtime is dropped.
@@ -38,11 +43,27 @@ impl KernelThread {
             let requests = self.kernel.link.take_neighbor_requests();
             self.request(requests);
             let next = self.kernel.ports.release_lingering(Instant::now());
+            let next = next.into_iter().chain(self.sweep_flows()).min();
             let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));
             if self.sleep(timeout) {
                 self.apply_changes();
             }
         }
+    }
+
+    /// Ends the exceptions of handed-over connections that have ended, every few seconds. Returns when to call it again.
+    fn sweep_flows(&mut self) -> Option<Instant> {
+        let ports = self.kernel.ports.redirected();
+        if ports.passed_flows().is_none_or(|flows| flows == 0) {
+            return None;
+        }
+        let now = Instant::now();
+        if now >= self.next_sweep {
+            // If this fails, it is tried again; a stale exception does no harm.
+            let _ = ports.sweep_flows();
+            self.next_sweep = now + SWEEP_INTERVAL;
+        }
+        Some(self.next_sweep)
     }
 
     /// Sleeps for at most `timeout`. Returns whether neighbours may have changed.

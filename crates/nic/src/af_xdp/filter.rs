@@ -13,9 +13,10 @@
 //! its flows until they have ended. The record is an LRU map: when it is full, the oldest entries are evicted.
 //!
 //! *Flow exceptions.* A connection that was handed over to the kernel has an entry in a map of its own, by the addresses and
-//! ports of both ends; its segments, SYNs included, pass to the kernel. This is no LRU map: a flood of SYNs must not return an
-//! idle connection to a socket that does not know it. The user of the program removes entries when the kernel's socket has
-//! gone ([`flows`](super::flows)). Only ports with such entries ([`Port`]) cost the lookup.
+//! ports of both ends; its segments pass to the kernel, and so do ICMP errors about it. This is no LRU map: a flood of SYNs
+//! must not return an idle connection to a socket that does not know it. A SYN removes the entry only if the kernel has no
+//! socket of the connection any more; the user of the program removes the others ([`flows`](super::flows)). Only ports with
+//! such entries ([`Port`]) cost the lookup.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -67,6 +68,10 @@ mod stack {
     pub(super) const FLOW_PORTS: i16 = -36;
     pub(super) const FLOW_LOCAL: i16 = -52;
     pub(super) const FLOW: i16 = -68;
+    /// Whether the addresses are of IPv6.
+    pub(super) const IS_V6: i16 = -72;
+    /// `struct bpf_sock_tuple` for IPv4; the key of a flow is the one for IPv6.
+    pub(super) const TUPLE_V4: i16 = -84;
 }
 /// Key of a flow exception.
 pub(super) type FlowKey = [u8; FLOW_BYTES];
@@ -82,11 +87,19 @@ mod kind {
     pub(super) const SEGMENT: i32 = 1;
     /// The first segment of a connection.
     pub(super) const FIRST: i32 = 2;
+    /// An ICMP error about a TCP segment.
+    pub(super) const QUOTED: i32 = 3;
 }
 /// Offset of the destination port in the headers of TCP and UDP.
 const DESTINATION_PORT: i32 = 2;
 /// Length of the header before the packet that an ICMP error quotes.
 const ICMP_HEADER: i32 = 8;
+
+/// Offset of the state in `struct bpf_sock` of `linux/bpf.h`, and a value from `net/tcp_states.h`.
+const SOCKET_STATE: i16 = 72;
+const TCP_LISTEN: i32 = 10;
+/// BPF_F_CURRENT_NETNS of `linux/bpf.h`.
+const CURRENT_NETNS: i32 = -1;
 
 /// Offsets in `struct xdp_md` of `linux/bpf.h`.
 mod context {
@@ -127,10 +140,38 @@ fn parse_quoted_v4(asm: &mut Assembler) {
     asm.compute(Operation::And, R5, half([0x1f, 0xff]));
     asm.jump_if(R5, When::NotEqual, 0, "pass");
     asm.load(Size::Byte, R7, R8, ICMP_HEADER as i16 + 9);
+    store_quoted_addresses(asm, &[12], &[16]);
     asm.load(Size::Byte, R5, R8, ICMP_HEADER as i16);
     header_length(asm);
     asm.compute(Operation::Add, R8, ICMP_HEADER - DESTINATION_PORT);
     asm.compute(Operation::Add, R8, R5);
+    asm.jump("quoted ports");
+}
+
+/// Stores the addresses of the packet that an ICMP error at `R8` quotes, in the key of its flow. The words of the local
+/// address and of the peer's are at these offsets in its header.
+fn store_quoted_addresses(asm: &mut Assembler, local: &[i16], peer: &[i16]) {
+    for (to, words) in [(stack::FLOW, peer), (stack::FLOW_LOCAL, local)] {
+        for at in 0..4 {
+            match words.get(at) {
+                Some(offset) => asm.load(Size::Word, R5, R8, ICMP_HEADER as i16 + offset),
+                None => asm.compute(Operation::Move, R5, 0),
+            }
+            asm.store(Size::Word, R10, to + 4 * at as i16, R5);
+        }
+    }
+}
+
+/// Completes the key of a quoted flow with the ports, if the packet is of TCP.
+fn parse_quoted_ports(asm: &mut Assembler) {
+    asm.label("quoted ports");
+    asm.jump_if(R7, When::NotEqual, i32::from(TCP), "transport");
+    require(asm, R8, DESTINATION_PORT + 4);
+    for (to, from) in [(2, 0), (0, 2)] {
+        asm.load(Size::Half, R5, R8, DESTINATION_PORT as i16 + from);
+        asm.store(Size::Half, R10, stack::FLOW_PORTS + to, R5);
+    }
+    asm.compute(Operation::Move, R9, kind::QUOTED);
     asm.jump("transport");
 }
 
@@ -143,8 +184,9 @@ fn parse_quoted_v6(asm: &mut Assembler) {
     asm.jump_if(R5, When::Less, 1, "pass");
     asm.jump_if(R5, When::Greater, 4, "pass");
     asm.load(Size::Byte, R7, R8, ICMP_HEADER as i16 + 6);
+    store_quoted_addresses(asm, &[8, 12, 16, 20], &[24, 28, 32, 36]);
     asm.compute(Operation::Add, R8, ICMP_HEADER + 40 - DESTINATION_PORT);
-    asm.jump("transport");
+    asm.jump("quoted ports");
 }
 
 /// Replaces the first byte of an IPv4 header in `R5` by the header's length in bytes; jumps to `pass` if it is below 20.
@@ -193,6 +235,8 @@ fn parse_packet(asm: &mut Assembler, address: &[i16], local: &[i16]) {
         }
         asm.store(Size::Word, R10, stack::FLOW_LOCAL + 4 * at as i16, R5);
     }
+    asm.compute(Operation::Move, R5, i32::from(address.len() > 1));
+    asm.store(Size::Word, R10, stack::IS_V6, R5);
     asm.load(Size::Word, R5, R8, 0);
     asm.store(Size::Word, R10, stack::CONNECTION_PORTS, R5);
     asm.store(Size::Word, R10, stack::FLOW_PORTS, R5);
@@ -215,7 +259,7 @@ fn parse_flags(asm: &mut Assembler) {
     asm.jump("transport");
 }
 
-/// Jumps to `pass` if the segment is that of a flow exception. Preserves `R0`, the [`Port`]; overwrites `R8`.
+/// Jumps to `pass` if the frame concerns a flow exception. Preserves `R0`, the [`Port`]; overwrites `R7` and `R8`.
 fn check_exceptions(asm: &mut Assembler) {
     asm.jump_if(R9, When::Equal, kind::OTHER, "no exception");
     asm.load(Size::Byte, R5, R0, (EXCEPTIONS * QUEUES_BYTES) as i16);
@@ -225,9 +269,40 @@ fn check_exceptions(asm: &mut Assembler) {
     asm.load_map(R1, FLOWS_MAP);
     point(asm, R2, stack::FLOW);
     asm.call(abi::MAP_LOOKUP_ELEM);
-    asm.jump_if(R0, When::NotEqual, 0, "pass");
+    asm.jump_if(R0, When::Equal, 0, "restore");
+    asm.jump_if(R9, When::NotEqual, kind::FIRST, "pass");
+    lookup_socket(asm);
+    asm.label("stale");
+    asm.load_map(R1, FLOWS_MAP);
+    point(asm, R2, stack::FLOW);
+    asm.call(abi::MAP_DELETE_ELEM);
+    asm.label("restore");
     asm.compute(Operation::Move, R0, R8);
     asm.label("no exception");
+}
+
+/// Jumps to `pass` if the kernel has a socket of the flow, to `stale` if not. Overwrites `R7`.
+fn lookup_socket(asm: &mut Assembler) {
+    point(asm, R2, stack::FLOW);
+    asm.compute(Operation::Move, R3, FLOW_BYTES as i32);
+    asm.load(Size::Word, R5, R10, stack::IS_V6);
+    asm.jump_if(R5, When::NotEqual, 0, "lookup");
+    for (to, from) in [(0, stack::FLOW), (4, stack::FLOW_LOCAL), (8, stack::FLOW_PORTS)] {
+        asm.load(Size::Word, R5, R10, from);
+        asm.store(Size::Word, R10, stack::TUPLE_V4 + to, R5);
+    }
+    point(asm, R2, stack::TUPLE_V4);
+    asm.compute(Operation::Move, R3, 12);
+    asm.label("lookup");
+    asm.compute(Operation::Move, R1, R6);
+    asm.compute(Operation::Move, R4, CURRENT_NETNS);
+    asm.compute(Operation::Move, R5, 0);
+    asm.call(abi::SK_LOOKUP_TCP);
+    asm.jump_if(R0, When::Equal, 0, "stale");
+    asm.load(Size::Word, R7, R0, SOCKET_STATE);
+    asm.compute(Operation::Move, R1, R0);
+    asm.call(abi::SK_RELEASE);
+    asm.jump_if(R7, When::NotEqual, TCP_LISTEN, "pass");
 }
 
 /// Jumps to `kernel` unless the [`Port`] at `R0` is open, or has flows, on the frame's queue.
@@ -252,6 +327,7 @@ fn check_queue(asm: &mut Assembler) {
 /// record.
 fn check_kernel_connections(asm: &mut Assembler) {
     asm.jump_if(R9, When::Equal, kind::OTHER, "redirect");
+    asm.jump_if(R9, When::Equal, kind::QUOTED, "redirect");
     asm.load_map(R1, KERNEL_CONNECTIONS);
     point(asm, R2, stack::CONNECTION);
     asm.jump_if(R9, When::Equal, kind::FIRST, "begins here");
@@ -314,6 +390,7 @@ fn program() -> Assembled {
     parse_flags(&mut asm);
     parse_quoted_v4(&mut asm);
     parse_quoted_v6(&mut asm);
+    parse_quoted_ports(&mut asm);
 
     asm.label("transport");
     asm.jump_if(R7, When::Equal, i32::from(TCP), "ports");

@@ -2,14 +2,14 @@
 //!
 //! An entry lives as long as the kernel has a socket of the connection, in any process and in any state. A process may have
 //! ended meanwhile, and others share its socket, so no handle says when that is. The owner of the program asks the kernel
-//! instead, every few seconds while there are entries (`sock_diag(7)`). Until then a stale entry does no harm: a new connection
-//! of the same four-tuple is one of the kernel's.
+//! instead, every few seconds while there are entries (`sock_diag(7)`). Until then a stale entry does no harm: the SYN of a new
+//! connection removes it, and another segment gets the kernel's reset.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 
-use aya::maps::{HashMap, MapData};
+use aya::maps::{HashMap, MapData, MapError};
 
 use super::filter::{self, FlowKey};
 use super::program::map_error;
@@ -51,7 +51,12 @@ impl Flows {
         if flows.is_empty() {
             self.by_port.remove(&local.port());
         }
-        self.map.remove(&filter::flow_key(local, remote)).map_err(map_error)
+        match self.map.remove(&filter::flow_key(local, remote)) {
+            // A SYN has removed it.
+            Err(MapError::KeyNotFound) => Ok(()),
+            Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other.map_err(map_error),
+        }
     }
 
     /// Returns the connections of which the kernel has no socket any more.
