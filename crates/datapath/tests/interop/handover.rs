@@ -210,7 +210,7 @@ struct Case<'a> {
 impl Case<'_> {
     /// Connects, in the direction and over the version that the number says. Returns both ends.
     fn connect(&self) -> (TcpStream, std::net::TcpStream) {
-        let is_v4 = self.number % 2 == 0;
+        let is_v4 = self.number.is_multiple_of(2);
         if self.number % 4 < 2 {
             // The listeners take turns: one connection is made at a time.
             static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
