@@ -104,9 +104,9 @@ struct Pump {
     end: OwnedFd,
     to_program: Vec<u8>,
     to_peer: Vec<u8>,
-    /// The peer has sent its FIN, and the program was told.
+    /// The peer has sent its FIN, and the program can read the end of the stream.
     read_ended: bool,
-    /// The program has shut down writing, and the peer was told.
+    /// The program has shut down writing, and the FIN is on its way.
     write_ended: bool,
 }
 
