@@ -1,6 +1,6 @@
 //! Puts an established TCP connection into a kernel socket (TCP_REPAIR, `tcp(7)`).
 //!
-//! The caller is the owner of the connection until [`Repair::end`] has succeeded. The steps:
+//! The caller is the owner of the connection until [`end`] has succeeded. The steps:
 //!
 //! 1. [`begin`] makes the socket one of this connection. It does not send, and its queues are empty. This takes CAP_NET_ADMIN
 //!    in the user namespace of the socket's network namespace, which a broker has for others.
@@ -8,7 +8,7 @@
 //! 3. The frames of the connection are passed to the kernel from here on ([`Ports::pass_flow`](crate::Ports::pass_flow)).
 //! 4. [`end`] ends the repair mode. The socket sends a window probe, whose answer tells the peer's latest acknowledgement and
 //!    window. This takes CAP_NET_ADMIN again.
-//! 5. [`complete`] writes what was never sent, and repeats the shutdowns.
+//! 5. What was never sent is written ([`write_unsent`]), and shutdowns are repeated.
 //!
 //! After an error in steps 1 to 3, [`undo`] makes the socket unconnected again. It sends nothing.
 //!
@@ -20,6 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{c_int, c_void, socklen_t};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SendFlags, bind, connect, getsockname, send, sockopt};
 use serde::{Deserialize, Serialize};
 
@@ -194,11 +195,29 @@ pub fn undo(socket: BorrowedFd<'_>, reuse_address: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes bytes without waiting. Returns their number, which is smaller only if the socket's buffer is full.
+/// Writes what the connection has never sent, after [`end`].
+///
+/// The send buffer was sized for it. If it does not fit all the same, for lack of memory, and the peer makes no room in
+/// time, the connection is reset: a stream with a hole would be worse.
 ///
 /// # Errors
-/// Those of `send(2)`.
-pub fn write(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+/// Those of `send(2)`; ETIMEDOUT, after which the connection is reset.
+pub fn write_unsent(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    let mut written = write(socket, bytes)?;
+    while written < bytes.len() {
+        let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
+        let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+        if poll(&mut polled, Some(&limit))? == 0 {
+            let _ = rustix::net::connect_unspec(socket);
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        written += write(socket, &bytes[written..])?;
+    }
+    Ok(())
+}
+
+/// Writes bytes without waiting. Returns their number, which is smaller only if the socket's buffer is full.
+fn write(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let mut written = 0;
     while written < bytes.len() {
         match send(socket, &bytes[written..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {

@@ -90,8 +90,8 @@ impl Move<'_, '_> {
     fn complete(&mut self) {
         let Self { socket, exported, .. } = *self;
         let send = &exported.send;
-        // The send buffer was sized for it.
-        let _ = repair::write(socket, &send.unsent);
+        // After an error the connection is reset.
+        let _ = repair::write_unsent(socket, &send.unsent);
         let ends_here = || {
             if send.end != SendEnd::Open {
                 let _ = shutdown(socket, Shutdown::Write);

@@ -686,6 +686,7 @@ impl Core {
             time_waits: self.stack.time_wait_count(),
             held: self.sockets.len(),
             kernel_ports: 0,
+            handed_over: 0,
         }
     }
 }

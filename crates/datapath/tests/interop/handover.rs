@@ -18,7 +18,7 @@ use nix::libc;
 
 use crate::common::{
     Around, HANG_LIMIT, TestBed, Wire, has_program, in_namespace, inside, is_possible, ours, theirs, this_program,
-    until,
+    until, with_timeouts,
 };
 
 /// Environment of the process that requests a hand-over: the address and the connection. The kernel socket is its input.
@@ -347,5 +347,144 @@ fn no_byte_is_lost_or_repeated_when_a_connection_moves_to_the_kernel() {
         drop((listener, server));
         assert!(has_program());
         until("the sockets are gone", || runtime.census().held == 0);
+    });
+}
+
+/// A runtime on a clean wire, with a listener.
+fn on_a_clean_wire(test: impl FnOnce(&TestBed, &TcpListener) + Send) {
+    if !is_possible(Wire::Xdp) {
+        return;
+    }
+    in_namespace(|| {
+        let bed = TestBed::with(Wire::Xdp, "base", Around::default(), |builder| builder);
+        let listener = TcpListener::bind(&bed.runtime, SocketAddr::from(([0; 8], PORT))).expect("a listener");
+        listener.set_timeout(Some(HANG_LIMIT));
+        test(&bed, &listener);
+    });
+}
+
+/// Returns both ends of a new connection from the peer.
+fn accepted(bed: &TestBed, listener: &TcpListener, is_v4: bool) -> (TcpStream, std::net::TcpStream) {
+    let peer = bed.at_peer(|| std::net::TcpStream::connect(ours(is_v4, PORT)).expect("connected"));
+    let (stream, _) = listener.accept().expect("a connection");
+    stream.set_timeout(Some(HANG_LIMIT));
+    (stream, with_timeouts(peer))
+}
+
+/// Moves a connection into a new kernel socket, whose family is IPv6 for both versions of IP.
+fn moved(stream: &TcpStream) -> std::net::TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None).expect("a socket");
+    assert!(matches!(stream.hand_over(socket.as_fd()).expect("handed over"), HandedOver::Kernel));
+    with_timeouts(std::net::TcpStream::from(OwnedFd::from(socket)))
+}
+
+/// Returns what can be read until the end.
+fn rest(mut from: impl Read) -> String {
+    let mut text = String::new();
+    from.read_to_string(&mut text).expect("read");
+    text
+}
+
+#[test]
+fn half_closed_connections_move() {
+    on_a_clean_wire(|bed, listener| {
+        for is_v4 in [true, false] {
+            // CLOSE-WAIT.
+            let (stream, mut peer) = accepted(bed, listener, is_v4);
+            peer.write_all(b"question").expect("written");
+            peer.shutdown(std::net::Shutdown::Write).expect("open");
+            until("the FIN arrives", || stream.readiness().contains(abey_datapath::Readiness::READ_CLOSED));
+            let mut socket = moved(&stream);
+            assert_eq!(socket.peer_addr().expect("connected").port(), peer.local_addr().expect("bound").port());
+            assert_eq!(rest(&socket), "question");
+            socket.write_all(b"answer").expect("written");
+            drop(socket);
+            assert_eq!(rest(&peer), "answer");
+            // FIN-WAIT-2.
+            let (stream, mut peer) = accepted(bed, listener, is_v4);
+            stream.write_all(b"question").expect("written");
+            stream.shutdown(Shutdown::Write).expect("open");
+            assert_eq!(rest(&peer), "question");
+            let socket = moved(&stream);
+            peer.write_all(b"answer").expect("written");
+            drop(peer);
+            assert_eq!(rest(&socket), "answer");
+            // Both ends have closed, or this one has written its FIN first, and waits for the acknowledgement.
+            let (stream, mut peer) = accepted(bed, listener, is_v4);
+            stream.shutdown(Shutdown::Write).expect("open");
+            let socket = moved(&stream);
+            assert_eq!(rest(&peer), "");
+            peer.write_all(b"late").expect("written");
+            drop(peer);
+            assert_eq!(rest(&socket), "late");
+        }
+        assert_eq!(bed.runtime.stack_counters().tcp_out_resets, 0);
+    });
+}
+
+#[test]
+fn full_buffers_move() {
+    on_a_clean_wire(|bed, listener| {
+        for is_v4 in [true, false] {
+            let (stream, peer) = accepted(bed, listener, is_v4);
+            stream.set_nonblocking(true);
+            peer.set_nonblocking(true).expect("open");
+            let bytes: Vec<_> = (0..100_000_u32).map(|at| at as u8).collect();
+            let (mut to_peer, mut from_peer) = (0, 0);
+            // Until both windows are closed and both send buffers full.
+            let mut quiet = 0;
+            while quiet < 50 {
+                let (a, b) = (stream.write(&bytes).unwrap_or(0), (&peer).write(&bytes).unwrap_or(0));
+                (to_peer, from_peer) = (to_peer + a, from_peer + b);
+                quiet = if a + b == 0 { quiet + 1 } else { 0 };
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let socket = moved(&stream);
+            peer.set_nonblocking(false).expect("open");
+            let count = |mut from: &std::net::TcpStream| {
+                let mut read = Vec::new();
+                from.read_to_end(&mut read).expect("read");
+                read.len()
+            };
+            std::thread::scope(|scope| {
+                let at_peer = scope.spawn(|| count(&peer));
+                let here = scope.spawn(|| count(&socket));
+                for end in [&socket, &peer] {
+                    end.shutdown(std::net::Shutdown::Write).expect("open");
+                }
+                assert_eq!((at_peer.join().expect("read"), here.join().expect("read")), (to_peer, from_peer));
+            });
+        }
+    });
+}
+
+#[test]
+fn the_exception_of_a_connection_ends_with_it() {
+    on_a_clean_wire(|bed, listener| {
+        // The same addresses and ports again and again.
+        let connect = || {
+            bed.at_peer(|| {
+                let socket =
+                    socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+                socket.set_linger(Some(Duration::ZERO)).expect("set");
+                socket.set_reuse_address(true).expect("set");
+                socket.bind(&theirs(true, 5555).into()).expect("bound");
+                socket.connect(&ours(true, PORT).into()).expect("connected");
+                with_timeouts(socket.into())
+            })
+        };
+        for round in 0..3 {
+            let mut peer = connect();
+            let (stream, _) = listener.accept().expect("the datapath's again");
+            let mut socket = moved(&stream);
+            assert_eq!(bed.runtime.census().handed_over, 1, "round {round}");
+            socket.write_all(b"x").expect("written");
+            peer.read_exact(&mut [0]).expect("read");
+            // Resets the connection.
+            drop(peer);
+            assert!(socket.read(&mut [0]).is_err());
+        }
+        // Without a new connection, the kernel thread removes it.
+        until("the exception ends", || bed.runtime.census().handed_over == 0);
     });
 }

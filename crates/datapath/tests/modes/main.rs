@@ -2,6 +2,7 @@
 
 mod epoll;
 mod kernel_wait;
+mod pump;
 mod settings;
 mod support;
 mod traffic;
