@@ -7,6 +7,7 @@ mod ecn;
 mod export;
 mod hostile;
 mod sack;
+mod states;
 mod windows;
 
 use abey_tcpip::{IoError, Readiness, Shutdown, SocketError};
