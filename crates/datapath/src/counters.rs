@@ -58,6 +58,8 @@ counters! {
     busy_poll_packets,
     /// Frames transmitted.
     transmitted,
+    /// Frames from this host to its own addresses, which do not pass through the NIC.
+    looped,
     /// Times the instance's timer expired and scheduled it.
     timer_polls,
     /// Times the timer was moved out to the suspend timeout because an application took events.

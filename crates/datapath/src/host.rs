@@ -15,7 +15,7 @@ use crate::error::OpenError;
 use crate::handover::Pumps;
 use crate::kernel::Kernel;
 use crate::kernel::ports::Lease;
-use crate::shard::{Core, Shard};
+use crate::shard::{Core, Hairpin, Shard};
 
 /// `None` in an atomic word of nanoseconds.
 const NONE: u64 = u64::MAX;
@@ -56,6 +56,8 @@ pub(crate) struct HostConfig {
     pub(crate) rss: Option<Rss>,
     /// Other processes own some of the NIC's queue pairs.
     pub(crate) is_part: bool,
+    /// How frames of this host to itself are steered.
+    pub(crate) hairpin: Arc<Hairpin>,
     /// `None` if the device is not shared with the kernel.
     pub(crate) kernel: Option<Arc<Kernel>>,
 }
@@ -174,10 +176,22 @@ impl Host {
         })
     }
 
-    /// Returns the source address for packets to `remote`: an address with a prefix that includes `remote`, or else the
-    /// first of the same family.
+    /// Returns whether `address` is one of this host's own: a loopback address is its own with the whole prefix.
+    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
+        let mut own = self.config.addresses.iter();
+        own.any(|(own, prefix)| *own == address || own.is_loopback() && shares_prefix(*own, address, *prefix))
+    }
+
+    /// Returns the source address for packets to `remote`: `remote` itself if it is this host's, or an address with a prefix
+    /// that includes `remote`, or else the first of the same family.
     pub(crate) fn source_for(&self, remote: IpAddr) -> Option<IpAddr> {
-        let same_family = || self.config.addresses.iter().filter(move |(own, _)| own.is_ipv4() == remote.is_ipv4());
+        if self.config.addresses.iter().any(|(own, _)| *own == remote) {
+            return Some(remote);
+        }
+        let same_family = || {
+            let own = self.config.addresses.iter();
+            own.filter(move |(own, _)| own.is_ipv4() == remote.is_ipv4() && own.is_loopback() == remote.is_loopback())
+        };
         let on_link = same_family().find(|(own, prefix)| shares_prefix(*own, remote, *prefix));
         on_link.or_else(|| same_family().next()).map(|(own, _)| *own)
     }
@@ -195,10 +209,15 @@ impl Host {
         let rss = &self.config.rss;
         let several = self.shards().len() > 1 || self.config.is_part;
         let forwards = self.kernel().is_some_and(|kernel| kernel.link.port_owners.is_some());
-        if several && rss.is_none() && !forwards {
+        let is_own = self.is_own(remote.ip());
+        if !is_own && several && rss.is_none() && !forwards {
             return Err(OpenError::NoSteering(remote));
         }
         Ok(move |port: u16| match (rss, local) {
+            (_, Some(local)) if is_own => {
+                self.config.hairpin.shard_of_flow(remote, SocketAddr::new(local, port)) == shard
+            }
+            _ if is_own => true,
             // The answers go from the remote end to the local end.
             (Some(rss), Some(local)) if several => {
                 rss.queue_of_flow(remote, SocketAddr::new(local, port)) as usize == shard

@@ -1,4 +1,4 @@
-//! The names of NICs: `memory:NAME`, `tap:DEV` or `af_xdp:DEV`.
+//! The names of NICs: `memory:NAME`, `memory:self`, `tap:DEV` or `af_xdp:DEV`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,6 +11,8 @@ use crate::interface::problem_with_name;
 pub enum NicName {
     /// `memory:NAME`: the shared-memory NIC of that name.
     Memory(String),
+    /// `memory:self`: a NIC without a peer, for programs that connect to themselves.
+    Hairpin,
     /// `tap:DEV`: the TAP device of that name.
     Tap(String),
     /// `af_xdp:DEV`: the queues of that network device through AF_XDP.
@@ -36,6 +38,7 @@ impl FromStr for NicName {
         let forms = "write memory:NAME, tap:DEV or af_xdp:DEV";
         let (kind, rest) = text.split_once(':').ok_or_else(|| wrong(forms))?;
         match kind {
+            "memory" if rest == "self" => Ok(Self::Hairpin),
             "memory" => {
                 let valid = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
                 if rest.is_empty() || rest.len() > MEMORY_NAME || !rest.chars().all(valid) {
@@ -57,6 +60,7 @@ impl fmt::Display for NicName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory(name) => write!(formatter, "memory:{name}"),
+            Self::Hairpin => formatter.write_str("memory:self"),
             Self::Tap(device) => write!(formatter, "tap:{device}"),
             Self::AfXdp(device) => write!(formatter, "af_xdp:{device}"),
         }

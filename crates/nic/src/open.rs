@@ -1,7 +1,8 @@
-//! Opens a NIC by its name: `memory:NAME`, `tap:DEV` or `af_xdp:DEV`.
+//! Opens a NIC by its name: `memory:NAME`, `memory:self`, `tap:DEV` or `af_xdp:DEV`.
 
 use crate::af_xdp::{self, Ports, XdpShape};
 use crate::error::OpenError;
+use crate::hairpin;
 use crate::memory::{self, MemoryEnd, MemoryNic, MemoryShape};
 use crate::name::NicName;
 use crate::queue::QueuePair;
@@ -112,6 +113,10 @@ pub fn open(name: &str, options: &Options) -> Result<Nic, OpenError> {
         NicName::Memory(memory) => {
             let nic = memory::open(memory, options.end, options.memory)?;
             Ok(Nic::of_memory(name, nic, options.end))
+        }
+        NicName::Hairpin => {
+            let queues = hairpin::open(options.memory.queues)?;
+            Ok(Nic::new(name, hairpin::ADDRESS, None, None, queues, false))
         }
         NicName::Tap(device) => {
             let (queues, address) = tap::open(device, options.tap_queues)?;

@@ -24,7 +24,7 @@ pub enum ConfigError {
     #[error("the host has no IP address: configure at least one")]
     NoAddress,
     /// The address cannot belong to a host.
-    #[error("{0} cannot be a host's own address: it is unspecified, multicast, broadcast or loopback")]
+    #[error("{0} cannot be a host's own address: it is unspecified, multicast, broadcast, or loopback without hairpin")]
     HostAddress(IpAddr),
     /// The prefix is longer than the address.
     #[error("the prefix length {1} of {0} is longer than the address")]
@@ -123,6 +123,10 @@ pub struct Settings {
     pub gateway_v6: Option<Ipv6Addr>,
     /// Largest IP packet, in bytes.
     pub mtu: usize,
+    /// Whether sockets can reach the host's own addresses: the caller passes every frame from the stack whose
+    /// destination is `mac` back to [`crate::Stack::handle_looped`]. The host may then have loopback addresses, and with
+    /// one of them its whole prefix, as in the kernel's local routing table.
+    pub hairpin: bool,
     /// Source of neighbours' Ethernet addresses.
     pub resolution: Resolution,
     /// Checksums that the NIC computes.
@@ -186,6 +190,7 @@ impl Default for Settings {
             gateway_v4: None,
             gateway_v6: None,
             mtu: 1500,
+            hairpin: false,
             resolution: Resolution::Internal,
             offloads: Offloads::default(),
             congestion_control: CongestionControl::Cubic,
@@ -235,7 +240,7 @@ impl Config {
             return Err(ConfigError::NoAddress);
         }
         for &(address, prefix) in &settings.addresses {
-            check_host_address(address, prefix)?;
+            check_host_address(address, prefix, settings.hairpin)?;
         }
         let gateways = [settings.gateway_v4.map(IpAddr::V4), settings.gateway_v6.map(IpAddr::V6)];
         for gateway in gateways.into_iter().flatten() {
@@ -258,7 +263,12 @@ impl Config {
 
     /// Returns whether `address` is one of the host's own.
     pub(crate) fn is_local(&self, address: IpAddr) -> bool {
-        self.0.addresses.iter().any(|&(own, _)| own == address)
+        self.0.addresses.iter().any(|&(own, prefix)| own == address || is_loopback_of(own, prefix, address))
+    }
+
+    /// Returns whether packets to `address` are looped back.
+    pub(crate) fn is_hairpin(&self, address: IpAddr) -> bool {
+        self.0.hairpin && self.is_local(address)
     }
 
     /// Returns whether `address` is the limited broadcast address or that of one of the host's networks.
@@ -274,14 +284,16 @@ impl Config {
             })
     }
 
-    /// Returns the source address of packets to `destination`: one on the same prefix, else the first of the same
-    /// version.
+    /// Returns the source address of packets to `destination`: the same if it is the host's own, else one on the same
+    /// prefix, else the first of the same version. Loopback addresses are the source of packets to loopback only.
     pub(crate) fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
-        let same = |&&(own, _): &&(IpAddr, u8)| own.is_ipv4() == destination.is_ipv4();
+        let same = |&&(own, _): &&(IpAddr, u8)| {
+            own.is_ipv4() == destination.is_ipv4() && own.is_loopback() == destination.is_loopback()
+        };
         let own = &self.0.addresses;
         own.iter()
-            .filter(same)
-            .find(|&&(own, prefix)| shares_prefix(own, destination, prefix))
+            .find(|&&(own, _)| own == destination)
+            .or_else(|| own.iter().filter(same).find(|&&(own, prefix)| shares_prefix(own, destination, prefix)))
             .or_else(|| own.iter().find(|entry| same(entry) && is_link_local(entry.0) == is_link_local(destination)))
             .or_else(|| own.iter().find(same))
             .map(|&(own, _)| own)
@@ -299,13 +311,13 @@ impl Config {
     }
 }
 
-fn check_host_address(address: IpAddr, prefix: u8) -> Result<(), ConfigError> {
+fn check_host_address(address: IpAddr, prefix: u8, hairpin: bool) -> Result<(), ConfigError> {
     let bits = if address.is_ipv4() { 32 } else { 128 };
     if prefix > bits {
         return Err(ConfigError::Prefix(address, prefix));
     }
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
-    if address.is_unspecified() || address.is_multicast() || address.is_loopback() || broadcast {
+    if address.is_unspecified() || address.is_multicast() || address.is_loopback() && !hairpin || broadcast {
         return Err(ConfigError::HostAddress(address));
     }
     Ok(())
@@ -345,6 +357,11 @@ fn shares_prefix(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
         _ => return false,
     };
     differing >= prefix.into()
+}
+
+/// Returns whether `address` is on the prefix of the loopback address `own`.
+fn is_loopback_of(own: IpAddr, prefix: u8, address: IpAddr) -> bool {
+    own.is_loopback() && shares_prefix(own, address, prefix)
 }
 
 /// Returns whether `address` is in fe80::/10.
@@ -388,6 +405,19 @@ mod tests {
             let error = Config::new(settings).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn with_hairpin_a_loopback_address_is_the_hosts_with_its_prefix() {
+        let mut settings = settings();
+        settings.addresses.insert(0, (ip("127.0.0.1"), 8));
+        assert_eq!(Config::new(settings.clone()).unwrap_err(), ConfigError::HostAddress(ip("127.0.0.1")));
+        settings.hairpin = true;
+        let config = Config::new(settings).unwrap();
+        assert!(config.is_local(ip("127.9.9.9")) && !config.is_local(ip("10.1.2.4")));
+        assert_eq!(config.source_for(ip("127.9.9.9")), Some(ip("127.0.0.1")));
+        assert_eq!(config.source_for(ip("8.8.8.8")), Some(ip("10.1.2.3")));
+        assert_eq!(config.source_for(ip("10.1.2.3")), Some(ip("10.1.2.3")));
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 mod common;
 
-use abey_tcpip::{ChecksumToFill, Frames, Instant, IoError, OpenError, Readiness, Resolution, SocketError, Stack};
+use abey_tcpip::{
+    ChecksumToFill, Frames, Instant, IoError, LocalEndpoint, OpenError, Readiness, Resolution, SocketError, Stack,
+};
 use common::{Impairment, MILLISECOND, Network, SECOND, settings, stack};
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv6Packet,
@@ -171,6 +173,113 @@ fn fragments_martians_and_other_hosts_frames_are_counted() {
     let counters = host.counters();
     assert_eq!((counters.ip_in_address_errors, counters.ip_in_unknown_protocols), (1, 1));
     assert_eq!((counters.tcp_in_errors, counters.udp_in_errors), (1, 1));
+    assert!(sent(&mut host).is_empty());
+}
+
+/// Returns a host that has loopback addresses and passes its frames to itself.
+fn looped_host() -> Stack {
+    let mut own = settings(1);
+    own.hairpin = true;
+    own.addresses.extend([([127, 0, 0, 1].into(), 8), ("::1".parse().unwrap(), 128)]);
+    stack(own, 7)
+}
+
+/// Passes frames back until there are none. Returns their number.
+fn run_loop(host: &mut Stack) -> usize {
+    let mut count = 0;
+    loop {
+        let frames = sent(host);
+        if frames.is_empty() {
+            return count;
+        }
+        assert!(frames.iter().all(|frame| frame[..6] == OWN), "no frame is for another host");
+        host.handle_looped(NOW, frames.iter().map(|frame| &frame[..]));
+        count += frames.len();
+    }
+}
+
+#[test]
+fn with_hairpin_a_host_connects_to_its_own_addresses() {
+    let pairs = [
+        ("10.0.0.1", "10.0.0.1"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("127.9.9.9", "127.0.0.1"),
+        ("fd00::1", "fd00::1"),
+        ("::1", "::1"),
+    ];
+    for (to, from) in pairs {
+        let mut host = looped_host();
+        let to = std::net::SocketAddr::new(to.parse().unwrap(), 80);
+        let listener = host.listen(to, 8).unwrap();
+        let client = host.connect(NOW, to).unwrap();
+        run_loop(&mut host);
+        let server = host.accept(listener).unwrap();
+        assert_eq!(host.local_addr(client).unwrap().ip(), from.parse::<std::net::IpAddr>().unwrap());
+        assert_eq!(host.local_addr(client), host.peer_addr(server));
+        let data: Vec<u8> = (0..300_000_u32).map(|at| at as u8).collect();
+        let (mut written, mut read, mut buffer) = (0, Vec::<u8>::new(), [0; 4096]);
+        while read.len() < data.len() {
+            written += host.write(client, &data[written..]).unwrap_or(0);
+            run_loop(&mut host);
+            while let Ok(count @ 1..) = host.read(server, &mut buffer) {
+                read.extend(&buffer[..count]);
+            }
+        }
+        assert!(read == data, "{to}");
+        host.close(NOW, client).unwrap();
+        run_loop(&mut host);
+        host.close(NOW, server).unwrap();
+        run_loop(&mut host);
+        assert_eq!((host.socket_count(), host.time_wait_count()), (1, 1));
+    }
+}
+
+#[test]
+fn with_hairpin_a_closed_port_refuses_tcp_and_udp() {
+    let mut host = looped_host();
+    let stream = host.connect(NOW, "127.0.0.1:81".parse().unwrap()).unwrap();
+    run_loop(&mut host);
+    assert_eq!(host.take_error(stream), Ok(Some(SocketError::Refused)));
+    let datagram = host.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    host.connect_datagram(datagram, Some("127.0.0.1:81".parse().unwrap())).unwrap();
+    host.send_to(datagram, b"x", None).unwrap();
+    run_loop(&mut host);
+    assert_eq!(host.take_error(datagram), Ok(Some(SocketError::Refused)));
+}
+
+#[test]
+fn a_datagram_to_the_hosts_own_address_arrives() {
+    let mut host = looped_host();
+    let (a, b) = (host.bind("[::1]:5".parse().unwrap()).unwrap(), host.bind("[::]:6".parse().unwrap()).unwrap());
+    host.send_to(a, b"ping", Some("[::1]:6".parse().unwrap())).unwrap();
+    run_loop(&mut host);
+    let mut buffer = [0; 8];
+    let (count, from, to) = host.recv_from(b, &mut buffer).unwrap();
+    assert_eq!((&buffer[..count], from, to), (&b"ping"[..], "[::1]:5".parse().unwrap(), "::1".parse().unwrap()));
+}
+
+#[test]
+fn a_connection_attempt_to_its_own_endpoint_fails() {
+    let mut host = looped_host();
+    let local = LocalEndpoint { address: None, port: Some(80) };
+    let at = "127.0.0.1:80".parse().unwrap();
+    assert_eq!(host.connect_from(NOW, local, at, |_| true), Err(OpenError::AddressInUse(at)));
+}
+
+#[test]
+fn loopback_and_own_source_addresses_never_come_from_the_wire() {
+    let mut host = looped_host();
+    host.bind("0.0.0.0:7".parse().unwrap()).unwrap();
+    let datagram = [0, 9, 0, 7, 0, 8, 0, 0];
+    host.handle_frame(NOW, &v4([127, 0, 0, 1], 17, &datagram, |_| ()));
+    for source in [[127, 0, 0, 1], [10, 0, 0, 1]] {
+        host.handle_frame(NOW, &v4([10, 0, 0, 1], 17, &datagram, |packet| packet.set_src_addr(source.into())));
+    }
+    assert_eq!((host.counters().ip_in_martians, host.counters().udp_in_datagrams), (3, 0));
+    host.handle_frame(NOW, &v4([10, 0, 0, 1], 17, &datagram, |_| ()));
+    assert_eq!(host.counters().udp_in_datagrams, 1);
+    // No host on the wire learns that this one has a loopback address.
+    host.handle_frame(NOW, &arp(ArpOperation::Request, [10, 0, 0, 9], [127, 0, 0, 1]));
     assert!(sent(&mut host).is_empty());
 }
 

@@ -21,7 +21,7 @@ use crate::host::{Host, HostConfig, WaitSettings};
 use crate::kernel::Kernel;
 use crate::kernel::thread::KernelThread;
 use crate::parker::Parker;
-use crate::shard::{ServiceEpoll, Shard, ShardConfig};
+use crate::shard::{Hairpin, ServiceEpoll, Shard, ShardConfig};
 use crate::threads::ThreadRole;
 use crate::work_queue::WorkQueue;
 use crate::{service, worker};
@@ -45,6 +45,7 @@ impl Builder {
         let mut store = Store::new();
         let (interface, kernel) = device.shared.map(|(interface, kernel)| (interface, Arc::new(kernel))).unzip();
         let count = device.queues.len();
+        let hairpin = Arc::new(Hairpin::new(count));
         let mut recorders = std::mem::take(&mut self.recorders).into_iter();
         let (mut shards, mut parkers) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (at, nic) in device.queues.into_iter().enumerate() {
@@ -56,6 +57,7 @@ impl Builder {
                 work_queue: work_queue.clone(),
                 clock,
                 shards: count,
+                hairpin: &hairpin,
                 kernel: kernel.as_ref(),
             };
             let (shard, parker) = self.shard(nic, slot)?;
@@ -76,6 +78,7 @@ impl Builder {
             addresses: self.stack.addresses,
             rss: device.rss,
             is_part: device.is_part,
+            hairpin,
             kernel,
         };
         let state = Arc::new(RuntimeState::new(Host::new(config, WaitSettings::from(&self.settings)), store));
@@ -103,7 +106,7 @@ impl Builder {
             transmit_filled: capabilities.checksum_offload,
         };
         let mtu = capabilities.mtu.min(abey_tcpip::MAXIMUM_MTU);
-        let config = Config::new(Settings { mac: slot.mac, mtu, offloads, ..self.stack.clone() })?;
+        let config = Config::new(Settings { mac: slot.mac, mtu, offloads, hairpin: true, ..self.stack.clone() })?;
         let service = Arc::new(Parker::new().map_err(system("create an eventfd"))?);
         let descriptor = nic.as_fd().try_clone_to_owned().map_err(system("duplicate the NIC's descriptor"))?;
         let service_epoll =
@@ -122,6 +125,7 @@ impl Builder {
             work_queue: slot.work_queue,
             clock: slot.clock,
             shards: slot.shards,
+            hairpin: slot.hairpin.clone(),
             kernel: slot.kernel.map(|kernel| kernel.link.clone()),
         });
         Ok((shard, service))
@@ -137,6 +141,7 @@ struct Slot<'a> {
     work_queue: Arc<WorkQueue>,
     clock: Clock,
     shards: usize,
+    hairpin: &'a Arc<Hairpin>,
     kernel: Option<&'a Arc<Kernel>>,
 }
 

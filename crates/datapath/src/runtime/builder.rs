@@ -257,7 +257,7 @@ impl Builder {
         }
         // The Ethernet address and the MTU are the NIC's. The rest can be checked without them.
         let mac = [2, 0, 0, 0, 0, 1];
-        Config::new(Settings { mac, ..self.stack.clone() })?;
+        Config::new(Settings { mac, hairpin: true, ..self.stack.clone() })?;
         Ok(())
     }
 }

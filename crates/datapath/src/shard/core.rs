@@ -16,6 +16,7 @@ use abey_nic::{Frame, LinkState, QueuePair};
 use abey_tcpip::{Readiness, SocketId, Stack};
 
 use super::device::{Device, RECEIVE_BURST};
+use super::hairpin::Hairpin;
 use super::kernel_link::KernelLink;
 use super::latency::{LatencyProbe, LatencyView};
 use super::observers::SocketTable;
@@ -70,7 +71,12 @@ pub(super) struct Forwarded {
     /// The shard; `None` for all others.
     pub(super) to: Option<NapiIndex>,
     pub(super) frame: Vec<u8>,
+    /// The host sent it to itself.
+    pub(super) is_looped: bool,
 }
+
+/// The most frames of the host to itself that one holder of the lock delivers. The rest is due at once.
+const LOOP_BUDGET: usize = 4096;
 
 /// Effects that are applied when the shard is unlocked.
 #[derive(Debug, Default)]
@@ -105,6 +111,7 @@ pub(crate) struct Core {
     /// The parked waiter ignores the deferral's deadline and sleeps until a frame arrives.
     pub(super) sleeps_past_deferral: bool,
     has_siblings: bool,
+    hairpin: Arc<Hairpin>,
     /// `None` if the device is not shared with the kernel.
     kernel: Option<Arc<KernelLink>>,
     pub(crate) sockets: SocketTable,
@@ -126,16 +133,17 @@ pub(super) struct CoreConfig {
     pub(super) stack: Stack,
     pub(super) softirq: Softirq,
     pub(super) has_siblings: bool,
+    pub(super) hairpin: Arc<Hairpin>,
     pub(super) kernel: Option<Arc<KernelLink>>,
 }
 
 impl Core {
     pub(super) fn new(config: CoreConfig) -> Self {
-        let CoreConfig { index, clock, nic, napi, stack, softirq, has_siblings, kernel } = config;
+        let CoreConfig { index, clock, nic, napi, stack, softirq, has_siblings, hairpin, kernel } = config;
         Self {
             index,
             clock: CachedClock::new(clock, None),
-            device: Device::new(nic, stack.config().settings().mtu),
+            device: Device::new(nic, stack.config().settings()),
             napi,
             stack,
             softirq,
@@ -147,6 +155,7 @@ impl Core {
             caller: Caller::default(),
             sleeps_past_deferral: false,
             has_siblings,
+            hairpin,
             kernel,
             sockets: SocketTable::default(),
             latency: LatencyProbe::default(),
@@ -253,13 +262,18 @@ impl Core {
         }
     }
 
-    /// Runs the softirq if it was raised, transmits, and notifies observers.
+    /// Runs the softirq if it was raised, transmits, delivers frames to this host, and notifies observers.
     pub(super) fn run_pending(&mut self) {
+        let mut looped = 0;
         loop {
             while std::mem::take(&mut self.on_unlock.softirq) {
                 self.run_softirq(PollKind::Softirq);
             }
             self.flush();
+            if looped < LOOP_BUDGET && self.has_looped() {
+                looped += self.deliver_looped();
+                continue;
+            }
             // On request, a full transmit ring interrupts when it has room.
             let is_blocked = self.device.transmit.is_blocked();
             if !is_blocked || self.device.asked_for_room || !self.is_unmasked() || self.failed.is_some() {
@@ -429,7 +443,12 @@ impl Core {
 
     /// Returns when the shard must be polled at the latest.
     pub(super) fn deadline(&self) -> Option<Nanos> {
-        self.napi_timer().into_iter().chain(self.protocol_deadline()).min()
+        self.napi_timer().into_iter().chain(self.protocol_deadline()).chain(self.loop_deadline()).min()
+    }
+
+    /// Returns when frames to this host must be delivered that the last holder of the lock left.
+    fn loop_deadline(&self) -> Option<Nanos> {
+        self.has_looped().then(|| self.now())
     }
 
     fn protocol_deadline(&self) -> Option<Nanos> {
@@ -446,7 +465,7 @@ impl Core {
         let round_up = |at: Nanos| Nanos::from_nanos(at.as_nanos().div_ceil(JIFFY) * JIFFY);
         let ignores_timer = self.sleeps_past_deferral && !self.napi.get().is_suspended();
         let timer = self.napi_timer().filter(|_| !ignores_timer).or_else(|| self.protocol_deadline().map(round_up));
-        timer.into_iter().chain(self.device.batch.deadline()).min()
+        timer.into_iter().chain(self.device.batch.deadline()).chain(self.loop_deadline()).min()
     }
 }
 
@@ -464,7 +483,8 @@ impl Core {
                     let count = frames.len();
                     if self.has_siblings {
                         let shared = frames.iter().filter(|frame| concerns_all_shards(frame));
-                        let copies = shared.map(|frame| Forwarded { to: None, frame: frame.to_vec() });
+                        let copies =
+                            shared.map(|frame| Forwarded { to: None, frame: frame.to_vec(), is_looped: false });
                         self.on_unlock.forwarded.extend(copies);
                     }
                     let owners = self.kernel.as_ref().and_then(|kernel| kernel.port_owners.as_ref());
@@ -476,7 +496,7 @@ impl Core {
                                 return false;
                             }
                             let to = owners.and_then(|owners| owners.forward_to(frame, index));
-                            forwarded.extend(to.map(|_| Forwarded { to, frame: frame.to_vec() }));
+                            forwarded.extend(to.map(|_| Forwarded { to, frame: frame.to_vec(), is_looped: false }));
                             to.is_none()
                         });
                         self.stack.handle_frames(stack_time(now), own.map(|frame| &**frame));
@@ -543,9 +563,39 @@ impl Core {
         }
     }
 
-    /// Handles a frame that another shard received.
-    pub(super) fn handle_forwarded(&mut self, now: Nanos, frame: &[u8]) {
-        self.stack.handle_frame(stack_time(now), frame);
+    /// Handles a frame that another shard received, or sent to this host.
+    pub(super) fn handle_forwarded(&mut self, now: Nanos, forwarded: &Forwarded) {
+        if forwarded.is_looped {
+            self.stack.handle_looped(stack_time(now), [&forwarded.frame[..]]);
+        } else {
+            self.stack.handle_frame(stack_time(now), &forwarded.frame);
+        }
+    }
+
+    fn has_looped(&self) -> bool {
+        !self.device.transmit.looped.is_empty()
+    }
+
+    /// Delivers the stack's frames to this host, and returns their number.
+    fn deliver_looped(&mut self) -> usize {
+        let mut frames = std::mem::take(&mut self.device.transmit.looped);
+        let count = frames.len();
+        self.counters.looped += count as u64;
+        if self.has_siblings {
+            let (index, forwarded, hairpin) = (self.index, &mut self.on_unlock.forwarded, &self.hairpin);
+            frames.retain(|frame| {
+                let to = hairpin.shard_of(frame);
+                let all = concerns_all_shards(frame);
+                if all || to != index {
+                    let to = (!all).then_some(to);
+                    forwarded.push(Forwarded { to, frame: frame.clone(), is_looped: true });
+                }
+                all || to == index
+            });
+        }
+        let now = self.stack_now();
+        self.stack.handle_looped(now, frames.iter().map(|frame| &frame[..]));
+        count
     }
 
     /// Transmits the stack's frames.

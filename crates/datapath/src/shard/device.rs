@@ -2,7 +2,7 @@
 
 use abey_delivery::Nanos;
 use abey_nic::{Frame, LinkState, QueuePair, ReceiveError, TransmitError};
-use abey_tcpip::Stack;
+use abey_tcpip::{Settings, Stack};
 
 use super::kick_batch::KickBatch;
 use super::transmit::TransmitBuffer;
@@ -27,13 +27,13 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn new(nic: Box<dyn QueuePair>, stack_mtu: usize) -> Self {
-        let mtu = nic.capabilities().mtu.max(stack_mtu);
+    pub(super) fn new(nic: Box<dyn QueuePair>, stack: &Settings) -> Self {
+        let mtu = nic.capabilities().mtu.max(stack.mtu);
         Self {
             link_was_up: nic.link() == LinkState::Up,
             nic,
             receive: Frame::burst(RECEIVE_BURST, mtu),
-            transmit: TransmitBuffer::new(mtu),
+            transmit: TransmitBuffer::new(mtu, stack.mac),
             batch: KickBatch::default(),
             asked_for_room: false,
             was_used: false,

@@ -8,6 +8,7 @@
 
 mod core;
 mod device;
+mod hairpin;
 mod kernel_link;
 mod kick_batch;
 mod latency;
@@ -31,6 +32,7 @@ use abey_nic::QueuePair;
 use abey_tcpip::{SocketId, SocketInfo, Stack};
 
 pub(crate) use self::core::{Caller, Core};
+pub(crate) use self::hairpin::Hairpin;
 pub(crate) use self::kernel_link::KernelLink;
 pub(crate) use self::observers::{InterestKey, Notified, Notify, Observer};
 pub(crate) use self::port_owners::PortOwners;
@@ -89,6 +91,7 @@ pub(crate) struct ShardConfig {
     pub(crate) clock: Clock,
     /// The number of shards of the NIC.
     pub(crate) shards: usize,
+    pub(crate) hairpin: Arc<Hairpin>,
     /// `None` if the device is not shared with the kernel.
     pub(crate) kernel: Option<Arc<KernelLink>>,
 }
@@ -117,7 +120,7 @@ pub(crate) struct Shard {
     /// System calls that the service thread made without the lock, and that are not in the counters yet.
     service_calls: AtomicU64,
     /// Frames from other shards.
-    forwarded: Mutex<Vec<Vec<u8>>>,
+    forwarded: Mutex<Vec<Forwarded>>,
     siblings: OnceLock<Vec<Weak<Shard>>>,
     kernel: Option<Arc<KernelLink>>,
 }
@@ -138,6 +141,7 @@ impl Shard {
             stack: config.stack,
             softirq: Softirq::new(config.softirq),
             has_siblings: config.shards > 1,
+            hairpin: config.hairpin,
             kernel: config.kernel.clone(),
         });
         Arc::new(Self {
@@ -264,7 +268,7 @@ impl Shard {
         }
     }
 
-    fn forwarded(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+    fn forwarded(&self) -> MutexGuard<'_, Vec<Forwarded>> {
         self.forwarded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -272,7 +276,7 @@ impl Shard {
     fn forward(&self, frames: &[Forwarded]) {
         for sibling in self.siblings.get().into_iter().flatten().filter_map(Weak::upgrade) {
             let addressed = frames.iter().filter(|frame| frame.to.is_none_or(|to| to == sibling.index));
-            let mut copies = addressed.map(|frame| frame.frame.clone()).collect();
+            let mut copies = addressed.cloned().collect();
             sibling.forwarded().append(&mut copies);
             if let Some(mut held) = sibling.lock.lock_or_mark(FORWARDED) {
                 held.caller = Caller::Application;

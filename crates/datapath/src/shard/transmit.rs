@@ -1,4 +1,6 @@
 //! The buffer between the TCP/IP stack and the transmit ring. Frames stay here while the ring is full.
+//!
+//! Frames to the host's own Ethernet address leave the buffer for the hairpin (`hairpin.rs`), and never enter the ring.
 
 use abey_delivery::Nanos;
 use abey_nic::{Checksum, Frame, QueuePair, TransmitError};
@@ -16,6 +18,10 @@ pub(super) struct TransmitBuffer {
     /// The index of the first frame that is not in the ring yet.
     head: usize,
     len: usize,
+    /// The host's Ethernet address.
+    own: [u8; 6],
+    /// Frames to that address, in order.
+    pub(super) looped: Vec<Vec<u8>>,
 }
 
 impl FrameSink for TransmitBuffer {
@@ -25,6 +31,10 @@ impl FrameSink for TransmitBuffer {
 
     fn commit(&mut self, len: usize, info: FrameInfo) {
         let frame = &mut self.frames[self.len];
+        if frame.buffer_mut().starts_with(&self.own) {
+            self.looped.push(frame.buffer_mut()[..len].to_vec());
+            return;
+        }
         frame.set_len(len);
         // The stack fills in checksums, unless its configuration declares that frames never leave memory.
         frame.checksum = if info.checksum.is_some() { Checksum::NotNeeded } else { Checksum::Complete };
@@ -33,8 +43,8 @@ impl FrameSink for TransmitBuffer {
 }
 
 impl TransmitBuffer {
-    pub(super) fn new(mtu: usize) -> Self {
-        Self { frames: Frame::burst(BURST, mtu), head: 0, len: 0 }
+    pub(super) fn new(mtu: usize, own: [u8; 6]) -> Self {
+        Self { frames: Frame::burst(BURST, mtu), head: 0, len: 0, own, looped: Vec::new() }
     }
 
     /// Returns whether frames wait for room in the ring.
@@ -47,7 +57,7 @@ impl TransmitBuffer {
         (self.head, self.len) = (0, 0);
     }
 
-    /// Moves the stack's frames into the ring, without a kick. Returns the number of frames.
+    /// Moves the stack's frames into the ring, without a kick. Returns the number of frames in the ring.
     pub(super) fn flush(
         &mut self,
         now: Nanos,
@@ -61,6 +71,10 @@ impl TransmitBuffer {
                 if stack.poll_transmit_burst(stack_time(now), self, BURST) == 0 {
                     break;
                 }
+            }
+            if !self.is_blocked() {
+                // All of them were the host's own.
+                continue;
             }
             let taken = nic.transmit(&self.frames[self.head..self.len])?;
             self.head += taken;

@@ -28,7 +28,7 @@ use crate::af_xdp;
 use crate::error::OpenError;
 use crate::memory::{self, MemoryEnd};
 use crate::name::NicName;
-use crate::open::{Nic, Options};
+use crate::open::{Nic, Options, open};
 use crate::tap;
 
 /// Opens the queue pairs of a claim, without privileges.
@@ -42,6 +42,7 @@ pub fn open_claimed(name: &str, claim: Claim, options: &Options) -> Result<Nic, 
             .map(|(queues, ports, address, part)| Nic::new(name, address, None, Some(ports), queues, part)),
         NicName::Tap(device) => tap::open_claimed(device, claim.descriptors)
             .map(|(queues, address)| Nic::new(name, address, None, None, queues, false)),
+        NicName::Hairpin => open(&name.to_string(), options),
         NicName::Memory(memory) => {
             let listener = claim.descriptors.into_iter().next().ok_or_else(|| OpenError::Refused {
                 device: name.to_string(),

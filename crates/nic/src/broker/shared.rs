@@ -80,6 +80,7 @@ impl SharedNic {
             }
             (None, NicName::Tap(device)) => tap::attach_queues(device, self.options.tap_queues),
             (None, NicName::Memory(name)) => Ok(vec![memory::listener(name)?]),
+            (None, NicName::Hairpin) => Ok(Vec::new()),
             (None, NicName::AfXdp(_)) => unreachable!("an AF_XDP device has its program"),
         }
     }

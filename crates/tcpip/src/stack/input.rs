@@ -28,13 +28,32 @@ use crate::{
 /// Smallest path MTU that is accepted over IPv4; a segment of 512 bytes still fits.
 const MIN_PATH_MTU_V4: usize = 552;
 
+/// Origin of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The network. Such a packet has neither the host's own address as its source nor a loopback address.
+    Wire,
+    /// This host.
+    Loop,
+}
+
 impl Stack {
     /// Processes a burst of frames. In-order TCP segments are merged before they reach their connection, so larger
     /// bursts cost less per segment. An event loop should pass all frames of one poll of the NIC's queue.
     pub fn handle_frames<'a>(&mut self, now: Instant, frames: impl IntoIterator<Item = &'a [u8]>) {
+        self.handle_burst(now, frames, Origin::Wire);
+    }
+
+    /// Processes a burst of frames that the stacks of this host sent to the host itself, as [`Self::handle_frames`]
+    /// does.
+    pub fn handle_looped<'a>(&mut self, now: Instant, frames: impl IntoIterator<Item = &'a [u8]>) {
+        self.handle_burst(now, frames, Origin::Loop);
+    }
+
+    fn handle_burst<'a>(&mut self, now: Instant, frames: impl IntoIterator<Item = &'a [u8]>, origin: Origin) {
         let mut gro = Gro::default();
         for frame in frames {
-            let Some(segment) = self.process_frame(now, frame) else { continue };
+            let Some(segment) = self.process_frame(now, frame, origin) else { continue };
             let open = gro.len();
             if let Some(run) = gro.push(segment) {
                 self.receive_run(now, run);
@@ -63,13 +82,13 @@ impl Stack {
 
     /// Processes one frame.
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8]) {
-        if let Some(segment) = self.process_frame(now, frame) {
+        if let Some(segment) = self.process_frame(now, frame, Origin::Wire) {
             self.receive_run(now, segment);
         }
     }
 
     /// Processes a frame, unless it is a TCP segment, which is returned.
-    fn process_frame<'a>(&mut self, now: Instant, frame: &'a [u8]) -> Option<Run<'a>> {
+    fn process_frame<'a>(&mut self, now: Instant, frame: &'a [u8], origin: Origin) -> Option<Run<'a>> {
         self.counters.frames_received += 1;
         let Ok(ethernet) = EthernetFrame::new_checked(frame) else {
             self.counters.frame_short += 1;
@@ -94,6 +113,10 @@ impl Stack {
         };
         self.counters.ip_in_receives += 1;
         match packet {
+            Ok(packet) if origin == Origin::Wire && !self.may_come_from_wire(&packet) => {
+                self.counters.ip_in_martians += 1;
+                None
+            }
             Ok(packet) => {
                 self.counters.count_ecn(packet.ecn);
                 self.receive_packet(now, &packet, from, to.is_multicast())
@@ -157,11 +180,13 @@ impl Stack {
     fn has_valid_source(&self, packet: &Packet<'_>) -> bool {
         let source = packet.source;
         let unspecified = source.is_unspecified() && !(source.is_ipv6() && packet.protocol == IpProtocol::Icmpv6);
-        !source.is_multicast()
-            && !source.is_loopback()
-            && !unspecified
-            && !self.config().is_broadcast(source)
-            && !self.config().is_local(source)
+        !source.is_multicast() && !unspecified && !self.config().is_broadcast(source)
+    }
+
+    /// Returns whether a packet with these addresses may arrive from the network.
+    fn may_come_from_wire(&self, packet: &Packet<'_>) -> bool {
+        let is_loopback = packet.source.is_loopback() || packet.destination.is_loopback();
+        !is_loopback && !self.config().is_local(packet.source)
     }
 
     fn parse_segment<'a>(&mut self, packet: &Packet<'a>) -> Option<Run<'a>> {
@@ -361,7 +386,7 @@ impl Stack {
         if !self.answers() {
             return;
         }
-        let for_us = self.config().is_local(target.into());
+        let for_us = self.config().is_local(target.into()) && !target.is_loopback();
         if !probe {
             let create = for_us && operation == ArpOperation::Request;
             self.link.learn(now, asker.into(), mac.0, create, &mut self.counters);

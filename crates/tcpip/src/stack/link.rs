@@ -92,6 +92,9 @@ impl Link {
         if let Some(mac) = group.or(broadcast) {
             return Some((destination, Some(mac)));
         }
+        if self.config.is_hairpin(destination) {
+            return Some((destination, Some(self.config.settings().mac)));
+        }
         let hop = self.config.next_hop(destination)?;
         Some((hop, self.neighbors.lookup(now, hop)))
     }

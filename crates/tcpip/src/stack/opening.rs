@@ -90,7 +90,7 @@ impl Stack {
             || ip.is_unspecified()
             || ip.is_multicast()
             || config.is_broadcast(ip)
-            || config.is_local(ip)
+            || config.is_local(ip) && !config.is_hairpin(ip)
         {
             return Err(OpenError::BadDestination(remote));
         }
@@ -132,7 +132,8 @@ impl Stack {
     #[expect(clippy::option_option, reason = "in use, free, or free from a sequence number on")]
     fn claim(&self, now: Instant, flow: &Flow) -> Option<Option<Seq>> {
         match self.flows.find(flow) {
-            None => Some(None),
+            // A connection from an endpoint to itself would have one entry for both of its ends.
+            None => (flow.local() != flow.remote()).then_some(None),
             Some(Target::TimeWait(id)) => self.time_waits.reuse(now, id).map(Some),
             Some(Target::Connection(_) | Target::Moved(_)) => None,
         }
