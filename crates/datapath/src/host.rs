@@ -182,6 +182,12 @@ impl Host {
         own.any(|(own, prefix)| *own == address || own.is_loopback() && shares_prefix(*own, address, *prefix))
     }
 
+    /// Returns whether a UDP socket receives datagrams of `from` to `to`, one of the host's own addresses.
+    pub(crate) fn has_receiver(&self, from: SocketAddr, to: SocketAddr) -> bool {
+        let shard = self.config.hairpin.shard_of_flow(from, to);
+        from.is_ipv4() == to.is_ipv4() && self.shards()[shard].with(|core| core.stack.has_receiver(from, to))
+    }
+
     /// Returns the source address for packets to `remote`: `remote` itself if it is this host's, or an address with a prefix
     /// that includes `remote`, or else the first of the same family.
     pub(crate) fn source_for(&self, remote: IpAddr) -> Option<IpAddr> {

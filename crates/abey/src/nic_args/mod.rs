@@ -155,6 +155,11 @@ impl NicArgs {
     fn check(&self, nic: &NicName, end: End, threads: usize) -> Result<(), Failure> {
         let refuse = |message: String| Err(Failure::usage(message));
         match nic {
+            NicName::Hairpin => {
+                return refuse(format!(
+                    "{nic} is for a program that connects to itself: use `abey run --world datapath --nic {nic}`, or memory:NAME"
+                ));
+            }
             NicName::Memory(_) if end == End::Client && self.queues.is_some() => {
                 return refuse(format!(
                     "--queues has no effect here, as the process that creates {nic} sets it: leave it out"
@@ -205,6 +210,11 @@ pub(crate) fn memory_addresses(end: End) -> Vec<OwnAddress> {
     };
     let v6 = Ipv6Addr::new(0xfd00, 0xabe, 0, 0, 0, 0, 0, last.into());
     vec![OwnAddress([10, 0, 0, last].into(), 24), OwnAddress(v6.into(), 64)]
+}
+
+/// Returns the default addresses of `memory:self`.
+pub(crate) fn hairpin_addresses() -> Vec<OwnAddress> {
+    vec![OwnAddress(Ipv4Addr::LOCALHOST.into(), 8), OwnAddress(Ipv6Addr::LOCALHOST.into(), 128)]
 }
 
 fn too_few_queues(queues: usize, threads: usize) -> Failure {

@@ -4,6 +4,7 @@ mod assemble;
 mod builder;
 pub(crate) mod state;
 
+use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -90,6 +91,12 @@ impl Runtime {
             .iter()
             .flat_map(|(source, interest)| source.info().sockets.iter().map(move |socket| (socket, *interest)));
         wait::wait_any(sockets, until, busy, Some(kernel)).map_err(SystemError::into)
+    }
+
+    /// Returns whether a UDP socket that is not connected receives datagrams to `to`, one of the host's own addresses.
+    pub fn has_receiver(&self, to: SocketAddr) -> bool {
+        let nowhere = SocketAddr::new(to.ip(), 0);
+        self.host().has_receiver(nowhere, to)
     }
 
     /// Returns the default router of IPv4 or IPv6.

@@ -96,6 +96,15 @@ impl UdpSocket {
         Ok(())
     }
 
+    /// Returns whether a socket of this runtime receives what this one sends to `to`, one of the host's own addresses.
+    pub fn has_receiver(&self, to: SocketAddr) -> bool {
+        let Some(from) = self.local_addr().ok() else { return false };
+        let host = &self.0.host;
+        let ip = if from.ip().is_unspecified() { host.source_for(to.ip()) } else { Some(from.ip()) };
+        let from = ip.map(|ip| SocketAddr::new(ip, from.port()));
+        from.is_some_and(|from| host.has_receiver(from, to))
+    }
+
     /// Sends one datagram to `peer`, or to the peer to which the socket is connected.
     ///
     /// # Errors

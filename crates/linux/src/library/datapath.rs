@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// The configuration of the datapath that the library builds in the program when the first socket needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatapathConfig {
-    /// The NIC: `memory:NAME`, `tap:DEV` or `af_xdp:DEV`.
+    /// The NIC: `memory:NAME`, `memory:self`, `tap:DEV` or `af_xdp:DEV`.
     pub nic: String,
     /// The delivery mode.
     pub mode: Mode,

@@ -1,7 +1,7 @@
 //! Whether a call is the program's and uses the datapath, and which addresses are the NIC's.
 
 use std::cell::Cell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use abey_linux::library::DatapathConfig;
 
@@ -32,9 +32,26 @@ pub(super) fn datapath_config() -> Option<&'static DatapathConfig> {
     (!UNINTERPOSED.with(Cell::get) && !process::is_child()).then_some(config)
 }
 
-/// Returns whether `address` has one of the NIC's IP addresses.
+/// Returns whether `address` has one of the NIC's IP addresses: a loopback address is the NIC's with its whole prefix, as in
+/// the kernel's local routing table.
 pub(super) fn is_nic_addr(config: &DatapathConfig, address: SocketAddr) -> bool {
-    config.addresses.iter().any(|(own, _)| *own == address.ip().to_canonical())
+    let ip = address.ip().to_canonical();
+    config.addresses.iter().any(|(own, prefix)| *own == ip || own.is_loopback() && is_in_prefix(ip, *own, *prefix))
+}
+
+/// Returns whether the kernel has this address of the NIC as well, and other programs may use it.
+pub(super) fn is_kernel_addr(config: &DatapathConfig, address: SocketAddr) -> bool {
+    is_af_xdp(config) || address.ip().to_canonical().is_loopback()
+}
+
+/// Returns whether `address` is in the prefix of `own`.
+pub(super) fn is_in_prefix(address: IpAddr, own: IpAddr, prefix: u8) -> bool {
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    let differ = bits(address) ^ bits(own);
+    address.is_ipv4() == own.is_ipv4() && (prefix == 0 || differ >> (128 - u32::from(prefix.min(128))) == 0)
 }
 
 /// Returns whether the NIC is an AF_XDP one. The kernel then has the same addresses, routes and ports as the datapath;

@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use abey_datapath::{Error, Shutdown, UdpSocket};
+use abey_linux::library::DatapathConfig;
 use libc::c_int;
 
+use super::route;
 use super::error_codes::{errno_of, fail};
 use super::socket_options::int;
 
@@ -71,6 +73,12 @@ impl DatagramSocket {
             return fail(libc::ENOTCONN);
         }
         self.socket.shutdown(how).map_or_else(|error| fail(errno_of(&error)), |()| 0)
+    }
+
+    /// Returns whether the datapath sends to `to`, rather than the kernel.
+    pub(super) fn reaches(&self, config: &DatapathConfig, to: SocketAddr) -> bool {
+        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+        route::takes_datagrams(config, to, || self.socket.has_receiver(to))
     }
 
     pub(crate) fn has_kernel_side(&self) -> bool {

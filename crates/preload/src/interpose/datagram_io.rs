@@ -15,7 +15,7 @@ use super::iovecs::{
     writable_slices,
 };
 use super::socket::Socket;
-use super::{ancillary, route, socket_address};
+use super::{ancillary, socket_address};
 use crate::real;
 
 /// A call that sends or receives on a UDP socket.
@@ -122,7 +122,7 @@ impl DatagramCall<'_> {
             to = Some(SocketAddr::new(peer.ip().to_canonical(), peer.port()));
         }
         let config = datapath_config().ok_or(libc::ENETDOWN)?;
-        if datagram.has_kernel_side() && to.is_some_and(|to| !route::is_on_link(config, to)) {
+        if datagram.has_kernel_side() && to.is_some_and(|to| !datagram.reaches(config, to)) {
             // SAFETY: guaranteed by the caller.
             let sent = unsafe { real::SENDMSG.get()(fd, message, flags | libc::MSG_NOSIGNAL) };
             return usize::try_from(sent).map_err(|_| crate::errno::errno());

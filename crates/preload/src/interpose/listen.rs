@@ -30,7 +30,7 @@ use abey_datapath::{OpenError, Runtime, TcpListener};
 use abey_linux::library::DatapathConfig;
 use libc::c_int;
 
-use super::context::{datapath_config, is_af_xdp, is_nic_addr, uninterposed};
+use super::context::{datapath_config, is_af_xdp, is_kernel_addr, is_nic_addr, uninterposed};
 use super::error_codes::fail;
 use super::fd_table::{self, Entry};
 use super::listen_state::{AcceptBalance, Group, ListenState};
@@ -91,7 +91,7 @@ fn is_taken_by_other_program(config: &DatapathConfig, at: SocketAddr) -> bool {
         let Entry::Socket(socket) = object else { return false };
         socket.listening.get().is_some_and(|one| one.at == at && !one.is_shut_down.load(Ordering::Relaxed))
     };
-    !is_af_xdp(config) && is_nic_addr(config, at) && fd_table::count(listens) == 0
+    !is_kernel_addr(config, at) && is_nic_addr(config, at) && fd_table::count(listens) == 0
 }
 
 /// Returns whether a socket that is bound to `at` receives packets of the NIC.
@@ -154,6 +154,20 @@ pub(super) fn open_deferred(socket: &Socket, fd: c_int) {
     }
 }
 
+/// Opens the datapath's listener of this process that receives connections to `to`. Returns whether there is one.
+pub(super) fn open_at(to: SocketAddr) -> bool {
+    let receives = |entry: &Entry| {
+        let Entry::Socket(socket) = entry else { return false };
+        socket.listening.get().is_some_and(|listening| listening.receives(to))
+    };
+    let Some((fd, _)) = fd_table::find(receives).into_iter().next() else { return false };
+    let is_open = fd_table::with_socket(fd, |socket| {
+        open_deferred(socket, fd);
+        matches!(socket.role.get(), Some(Role::Listener(_)))
+    });
+    is_open == Some(true)
+}
+
 /// Opens the datapath's listener at the first call. A failure is reported once, and the listener stays the kernel's.
 #[cold]
 fn open(listening: &ListenState, socket: &Socket, fd: c_int) {
@@ -206,7 +220,7 @@ static BOUND_ADDRS: Mutex<Vec<SocketAddr>> = Mutex::new(Vec::new());
 /// Binds a TCP socket to an address of a shared-memory or TAP NIC. Returns `None` if the kernel shall bind it.
 pub(crate) fn bind(fd: c_int, at: SocketAddr, pass_on: impl FnOnce() -> c_int) -> Option<c_int> {
     let config = datapath_config()?;
-    if is_af_xdp(config) || !is_nic_addr(config, at) || !is_tcp(fd) {
+    if is_kernel_addr(config, at) || !is_nic_addr(config, at) || !is_tcp(fd) {
         return None;
     }
     if fd_table::with_socket(fd, |socket| socket.datapath_only_addr.is_some()) == Some(true) {

@@ -45,6 +45,14 @@ pub(crate) struct Group {
 }
 
 impl ListenState {
+    /// Returns whether the socket listens for connections to `to`.
+    pub(super) fn receives(&self, to: SocketAddr) -> bool {
+        let (ip, at) = (to.ip().to_canonical(), self.at.ip());
+        let any_of_family = at.is_unspecified() && (at.is_ipv4() == ip.is_ipv4() || at.is_ipv6() && !self.v6_only);
+        let is_open = !self.is_shut_down.load(Ordering::Relaxed);
+        is_open && self.at.port() == to.port() && (at == ip || any_of_family)
+    }
+
     /// Stops listening, as `shutdown(2)`.
     pub(crate) fn shut_down(&self, listener: Option<&TcpListener>) {
         self.is_shut_down.store(true, Ordering::Release);

@@ -4,6 +4,13 @@
 //! AF_XDP the kernel's routing table decides: the NIC reaches a destination if the kernel's route uses this device, directly
 //! or through the gateway that the datapath uses (that of the device's best default route). Loopback, other devices and
 //! other routers are left to the kernel.
+//!
+//! # The NIC's own addresses
+//!
+//! The datapath loops back what this process sends to them. Where the kernel has the address too (loopback, AF_XDP), another
+//! program may have the port, and only the kernel knows all of them. So a loopback destination is the datapath's if a socket
+//! of this process receives there, and otherwise the kernel's, which connects to another process or refuses. Sockets on a
+//! loopback address receive from both. Under AF_XDP the kernel connects a program to itself.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +18,8 @@ use abey_datapath::Route;
 use abey_linux::library::DatapathConfig;
 use libc::c_int;
 
-use super::context::{is_nic_addr, uninterposed};
+use super::context::{is_af_xdp, is_in_prefix, is_kernel_addr, is_nic_addr, uninterposed};
+use super::listen;
 use super::runtime::runtime;
 use super::socket_options::get;
 
@@ -37,7 +45,11 @@ pub(crate) fn may_use_device(config: &DatapathConfig, fd: c_int) -> bool {
 /// Returns the NIC's route to `to`, or `None` if the kernel shall send there.
 pub(crate) fn lookup(config: &DatapathConfig, to: SocketAddr) -> Option<NicRoute> {
     let ip = to.ip().to_canonical();
-    if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || is_nic_addr(config, to) {
+    if is_nic_addr(config, to) {
+        let is_ours = !is_af_xdp(config) && (listen::open_at(to) || !is_kernel_addr(config, to));
+        return is_ours.then_some(NicRoute { source: None });
+    }
+    if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() {
         return None;
     }
     if is_link_local(ip) && !scope_matches(config, to) {
@@ -62,8 +74,16 @@ pub(crate) fn lookup(config: &DatapathConfig, to: SocketAddr) -> Option<NicRoute
     agrees.then_some(NicRoute { source: route.source })
 }
 
+/// Returns whether the datapath sends datagrams to `to`. `has_receiver` is whether a socket of this process receives there.
+pub(crate) fn takes_datagrams(config: &DatapathConfig, to: SocketAddr, has_receiver: impl FnOnce() -> bool) -> bool {
+    if !is_nic_addr(config, to) {
+        return is_on_link(config, to);
+    }
+    !is_af_xdp(config) && (!is_kernel_addr(config, to) || has_receiver())
+}
+
 /// Returns whether `to` is in a prefix of the NIC's addresses. Does not query the kernel's routes.
-pub(crate) fn is_on_link(config: &DatapathConfig, to: SocketAddr) -> bool {
+fn is_on_link(config: &DatapathConfig, to: SocketAddr) -> bool {
     let ip = to.ip().to_canonical();
     !is_nic_addr(config, to) && config.addresses.iter().any(|(own, prefix)| is_in_prefix(ip, *own, *prefix))
 }
@@ -86,13 +106,4 @@ pub(super) fn interface_index(device: &str) -> Option<u32> {
     // SAFETY: the name is a C string.
     let index = crate::errno::preserve_errno(|| unsafe { libc::if_nametoindex(name.as_ptr()) });
     (index != 0).then_some(index)
-}
-
-fn is_in_prefix(address: IpAddr, own: IpAddr, prefix: u8) -> bool {
-    let bits = |address: IpAddr| match address {
-        IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
-        IpAddr::V6(v6) => v6.to_bits(),
-    };
-    let differ = bits(address) ^ bits(own);
-    address.is_ipv4() == own.is_ipv4() && (prefix == 0 || differ >> (128 - u32::from(prefix.min(128))) == 0)
 }

@@ -7,6 +7,7 @@
 //!   and the kernel socket of the same port everything else (loopback, other devices). A receive asks the datapath first,
 //!   and now and then the kernel ([`datagram_io`](super::datagram_io)). A datagram is sent through the NIC if its destination is
 //!   on the NIC's prefix, and otherwise by the kernel, which has the routes;
+//! * it is bound to a loopback address that is the NIC's (`memory:self`). It has two sides too, for other processes;
 //! * it is connected to, or sends to, a destination on the NIC's prefix. An unbound socket is bound to a port first. Until
 //!   then a socket with a port that the kernel chose is the kernel's, since otherwise every resolver would open the NIC.
 //!
@@ -29,11 +30,11 @@ use abey_datapath::{Sharing, UdpSocket};
 use abey_linux::library::DatapathConfig;
 use libc::{c_int, sockaddr, socklen_t};
 
-use super::context::{datapath_config, is_af_xdp, is_nic_addr, uninterposed};
+use super::context::{datapath_config, is_af_xdp, is_kernel_addr, is_nic_addr, uninterposed};
 use super::datagram::DatagramSocket;
 use super::error_codes::{errno_of, errno_of_open, fail};
 use super::fd_table::{self, Entry};
-use super::runtime::runtime;
+use super::runtime::{RUNTIME, runtime};
 use super::socket::{Role, Socket};
 use super::socket_options::{SocketOptions, int};
 use super::{listen, member_table, route, socket_address};
@@ -48,16 +49,18 @@ fn is_udp(fd: c_int) -> bool {
 pub(super) fn bind(fd: c_int, at: SocketAddr, pass_on: impl Fn() -> c_int) -> Option<c_int> {
     let config = datapath_config()?;
     let is_wildcard = at.ip().is_unspecified() && at.port() != 0;
+    // The kernel knows whether the address is free.
+    let is_kernels = is_wildcard || is_kernel_addr(config, at);
     if !is_wildcard && !is_nic_addr(config, at) || fd_table::get(fd).is_some() || !is_udp(fd) {
         return None;
     }
     if !route::may_use_device(config, fd) {
         return None;
     }
-    let answer = if is_wildcard { pass_on() } else { listen::with_free_bind(fd, &pass_on) };
+    let answer = if is_kernels { pass_on() } else { listen::with_free_bind(fd, &pass_on) };
     // The kernel reports an address as taken that another program uses on a NIC of its own.
     let is_bound = answer == 0;
-    if !is_bound && (is_wildcard || is_af_xdp(config) || crate::errno::errno() != libc::EADDRINUSE) {
+    if !is_bound && (is_kernels || crate::errno::errno() != libc::EADDRINUSE) {
         return Some(answer);
     }
     let at = socket_address::bound_addr(fd).filter(|_| is_bound).unwrap_or(at);
@@ -77,11 +80,11 @@ fn sharing(fd: c_int) -> Sharing {
 /// Opens the datapath's side of the kernel socket `fd`. Returns `None` if there is no runtime.
 fn open(config: &DatapathConfig, fd: c_int, at: SocketAddr) -> Option<Result<(), c_int>> {
     let runtime = runtime(config)?;
-    let is_wildcard = at.ip().is_unspecified();
+    let has_kernel_side = at.ip().is_unspecified() || at.ip().to_canonical().is_loopback();
     let own = SocketAddr::new(at.ip().to_canonical(), at.port());
     let opened = uninterposed(|| UdpSocket::bind_reserved(runtime, own, sharing(fd)));
     let datagram = match opened {
-        Ok(socket) => DatagramSocket::new(socket, is_wildcard, fd),
+        Ok(socket) => DatagramSocket::new(socket, has_kernel_side, fd),
         Err(error) => return Some(Err(errno_of_open(&error))),
     };
     let socket = Socket::new(fd, None);
@@ -96,7 +99,8 @@ fn open(config: &DatapathConfig, fd: c_int, at: SocketAddr) -> Option<Result<(),
 
 /// Makes a kernel socket that is about to send to `to` a datapath socket, if the NIC reaches `to`.
 fn move_to_datapath(config: &DatapathConfig, fd: c_int, to: SocketAddr) -> Option<Result<(), c_int>> {
-    if !route::is_on_link(config, to) || !is_udp(fd) || !route::may_use_device(config, fd) {
+    let has_receiver = || RUNTIME.get().and_then(Option::as_ref).is_some_and(|runtime| runtime.has_receiver(to));
+    if !route::takes_datagrams(config, to, has_receiver) || !is_udp(fd) || !route::may_use_device(config, fd) {
         return None;
     }
     let mut at = socket_address::bound_addr(fd)?;
@@ -165,7 +169,7 @@ pub(super) unsafe fn connect(fd: c_int, raw: *const sockaddr, length: socklen_t)
     }
     let answer = fd_table::with_socket(fd, |socket| {
         let Some(Role::Datagram(datagram)) = socket.role.get() else { return Some(None) };
-        if to.is_some_and(|to| datagram.has_kernel_side() && !route::is_on_link(config, to)) {
+        if to.is_some_and(|to| datagram.has_kernel_side() && !datagram.reaches(config, to)) {
             // The kernel has the socket from now on.
             return None;
         }

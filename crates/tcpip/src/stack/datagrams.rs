@@ -53,6 +53,14 @@ impl Stack {
         true
     }
 
+    /// Returns whether a UDP socket receives datagrams of `from` to `to`.
+    #[must_use]
+    pub fn has_receiver(&self, from: SocketAddr, to: SocketAddr) -> bool {
+        let flow = Flow { local: to.ip(), remote: from.ip(), local_port: to.port(), remote_port: from.port() };
+        let Some(id) = self.datagrams.find(&flow) else { return false };
+        matches!(self.sockets.get(id), Some(Entry { socket: Socket::Datagram(socket), .. }) if socket.accepts_from(from))
+    }
+
     /// Binds a UDP socket to `at`, or to an ephemeral port if the port is 0. A connected socket owns only its flow,
     /// so another socket can bind the same address.
     ///

@@ -24,17 +24,18 @@ use super::engagement::Judge;
 use super::{Args, catch_forwarded, find_library, report_background, start};
 use crate::commands::guard;
 use crate::failure::Failure;
-use crate::nic_args::{End, OwnAddress, memory_addresses};
+use crate::nic_args::{End, OwnAddress, hairpin_addresses, memory_addresses};
 
 /// The NIC of `--world datapath`.
 #[derive(clap::Args)]
 #[command(next_help_heading = "With --world datapath")]
 pub(super) struct NicChoice {
-    /// Use this NIC for the program's sockets: memory:NAME (which the program creates), tap:DEV or af_xdp:DEV
+    /// Use this NIC for the program's sockets: memory:NAME (which the program creates), tap:DEV, af_xdp:DEV, or memory:self
+    /// (no peer: a program's connections to itself)
     #[arg(long, value_name = "NAME")]
     nic: Option<NicName>,
     /// Give the NIC this address and prefix length; may be repeated [default on memory:NAME: 10.0.0.1/24 and
-    /// fd00:abe::1/64; on af_xdp:DEV the interface's own]
+    /// fd00:abe::1/64; on memory:self 127.0.0.1/8 and ::1/128; on af_xdp:DEV the interface's own]
     #[arg(long = "address", value_name = "ADDR/PREFIX", requires = "nic")]
     addresses: Vec<OwnAddress>,
     /// Send packets to destinations outside these prefixes to this gateway; one for IPv4, one for IPv6
@@ -75,7 +76,8 @@ impl NicChoice {
 
     /// Returns the addresses of the sockets that the datapath handles, with their prefix lengths.
     fn own_addresses(&self, nic: &NicName, netns: &NetNs) -> Result<Vec<(IpAddr, u8)>, Failure> {
-        let given = || self.addresses.iter().map(|OwnAddress(address, prefix)| (*address, *prefix)).collect();
+        let pairs =
+            |own: Vec<OwnAddress>| own.into_iter().map(|OwnAddress(address, prefix)| (address, prefix)).collect();
         match nic {
             NicName::AfXdp(device) => {
                 if !self.addresses.is_empty() || !self.gateways.is_empty() {
@@ -87,10 +89,9 @@ impl NicChoice {
                 let found = device_named(place.netlink(), device, netns.description())?;
                 prefixes(place.netlink(), &found).map_err(Failure::lacks)
             }
-            _ if !self.addresses.is_empty() => Ok(given()),
-            NicName::Memory(_) => {
-                Ok(memory_addresses(End::Server).into_iter().map(|OwnAddress(at, prefix)| (at, prefix)).collect())
-            }
+            _ if !self.addresses.is_empty() => Ok(pairs(self.addresses.clone())),
+            NicName::Memory(_) => Ok(pairs(memory_addresses(End::Server))),
+            NicName::Hairpin => Ok(pairs(hairpin_addresses())),
             _ => Err(Failure::usage(format!(
                 "{nic} needs an address of its own: give --address, on the prefix of the kernel's end"
             ))),
@@ -113,11 +114,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let netns = args.namespace.open()?;
     let signals = catch_forwarded()?;
     let needs = needs(&nic, &config, &netns)?;
-    let broker = start_broker(args, nic, args.namespace.open()?)?;
+    // `memory:self` needs no broker: each process opens one of its own.
+    let is_private = nic == NicName::Hairpin;
+    let broker = if is_private { None } else { start_broker(args, nic, args.namespace.open()?)? };
     let mode = args.mode.map_or_else(String::new, |mode| mode.to_string());
-    // Without a broker the program runs on the kernel's sockets, which was reported.
+    // Without a broker the program runs on the kernel's sockets, which was reported. Connections of a program to itself
+    // may be the kernel's.
     let mut judge = Judge::new(args, &mode, &program, needs.filter(|_| broker.is_some()), &netns)?;
-    let library = broker.as_ref().map(|broker| (path, with_broker(config, broker)));
+    let library = match &broker {
+        Some(broker) => Some((path, with_broker(config, broker))),
+        None => is_private.then_some((path, config)),
+    };
     let command = args.command(&program, &netns, library.as_ref())?;
     // If this process is killed the guard ends the program; there are no settings to restore.
     let mut guard = guard::start(&args.journals)?;

@@ -1,0 +1,7 @@
+"""The suites, by name."""
+
+from . import cpython
+
+SUITES = {suite.name: suite for suite in [*cpython.SUITES]}
+# What CI runs, in about five minutes.
+QUICK = ["selectors", "socketserver", "socket", "httplib", "ftplib", "smtplib"]
