@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use abey_datapath::{Runtime, TcpStream};
 use abey_nic::MemoryEnd;
+use abey_testbed::namespace::{in_namespace, ip};
 use common::{has, preloaded};
 
 /// A limit that only a hang reaches.
@@ -126,4 +127,48 @@ fn redis() {
     ask("SHUTDOWN NOSAVE\r\n", "");
     let status = server.0.wait().expect("waited for");
     assert!(status.success(), "{status}");
+}
+
+/// Returns how many connections the kernel has opened, and how many datagrams it has delivered, in the calling thread's
+/// namespace.
+fn kernel_traffic() -> (u64, u64) {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("counters");
+    let value = |protocol: &str, name: &str| {
+        let mut lines = text.lines().filter(|line| line.starts_with(protocol)).map(|line| line.split(' '));
+        let at = lines.next().expect("names").position(|field| field == name).expect("the counter");
+        lines.next().expect("values").nth(at).expect("a value").parse::<u64>().expect("a number")
+    };
+    (value("Tcp:", "ActiveOpens"), value("Udp:", "InDatagrams"))
+}
+
+#[test]
+fn a_program_that_connects_to_itself_prints_what_it_prints_over_the_kernel() {
+    if !has("python3") {
+        return;
+    }
+    const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hairpin.py");
+    let lines = |mut command: std::process::Command| {
+        let output = command.arg(SCRIPT).stdin(Stdio::null()).output().expect("it starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{}: {errors}", output.status);
+        String::from_utf8(output.stdout).expect("text")
+    };
+    in_namespace(|| {
+        ip("link set lo up");
+        let kernel = lines(std::process::Command::new("python3"));
+        for (mode, queues) in [("base", 1), ("base", 4), ("suspend20", 2), ("threaded", 1)] {
+            let datapath = format!(
+                r#"{{"nic":"memory:self","mode":"{mode}","queues":{queues},"addresses":["127.0.0.1/8","::1/128"]}}"#
+            );
+            let program = || preloaded("python3", &[("ABEY_DATAPATH", &datapath), ("ABEY_STRICT", "1")]);
+            let ours = lines(program());
+            assert!(ours == kernel, "{mode}, {queues} queues\nthe kernel:\n{kernel}\nthe datapath:\n{ours}");
+            // What stays within the process does not touch the kernel's protocols.
+            let mut within = program();
+            within.arg(SCRIPT).arg("mine").stdout(Stdio::null());
+            let before = kernel_traffic();
+            assert!(within.status().expect("it starts").success());
+            assert_eq!(kernel_traffic(), before, "{mode}, {queues} queues");
+        }
+    });
 }
