@@ -10,10 +10,12 @@ The status is 0 if every test that is worse over Abey is in known.toml, and ever
 
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import sys
 import time
+from concurrent import futures
 
 import scoreboard
 from suites import QUICK, SUITES
@@ -32,7 +34,7 @@ def parse():
     parser.add_argument("--queues", type=int, default=2, help="number of queue pairs [default: 2]")
     parser.add_argument("--repeat", type=int, default=3, help="run tests that differ this often in all [default: 3]")
     parser.add_argument("--json", type=pathlib.Path, help="write rows and differences to this file")
-    parser.add_argument("--log", default="/tmp/abey-conformance.log", help="append the suites' output [default: %(default)s]")
+    parser.add_argument("--log", default=os.devnull, help="append the output of the suites to this file")
     options = parser.parse_args()
     options.abey = options.abey or shutil.which("abey")
     if not options.abey:
@@ -50,16 +52,22 @@ def majority(outcomes):
     return best, next(reason for status, reason in reversed(outcomes) if status == best)
 
 
+def run_in_both(suite, worlds, options, only=None):
+    """Returns {world: results}. The worlds run at the same time if namespaces keep them apart."""
+    with futures.ThreadPoolExecutor(2 if worlds.is_isolated else 1) as pool:
+        running = {world: pool.submit(suite.run, world, worlds, options, only) for world in (KERNEL, OURS)}
+        return {world: run.result() for world, run in running.items()}
+
+
 def run_suite(suite, worlds, options):
     """Runs a suite in both worlds. Tests that differ are repeated, and the majority counts."""
-    results = {world: suite.run(world, worlds, options) for world in (KERNEL, OURS)}
+    results = run_in_both(suite, worlds, options)
     row, differences = scoreboard.compare(suite.name, results[KERNEL], results[OURS])
     if differences and options.repeat > 1:
         names = [one.test for one in differences]
         outcomes = {world: {name: [results[world].get(name, ("missing", ""))] for name in names} for world in results}
         for _ in range(options.repeat - 1):
-            for world in results:
-                again = suite.run(world, worlds, options, only=names)
+            for world, again in run_in_both(suite, worlds, options, names).items():
                 for name in names:
                     outcomes[world][name].append(again.get(name, ("missing", "")))
         for world in results:

@@ -119,6 +119,20 @@ def datagrams(address):
         one.close()
 
 
+def control_messages():
+    """Control messages that the datapath does not have: the socket becomes the kernel's."""
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as server, socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as client:
+        server.bind((V6, 0)), client.bind((V6, 0))
+        server.settimeout(60)
+        client.sendto(b"before", server.getsockname())
+        print(server.recv(9))
+        for option in (socket.IPV6_RECVHOPLIMIT, socket.IPV6_RECVTCLASS, socket.IPV6_RECVPKTINFO):
+            server.setsockopt(socket.IPPROTO_IPV6, option, 1)
+        client.sendmsg([b"after"], [(socket.IPPROTO_IPV6, socket.IPV6_HOPLIMIT, (7).to_bytes(4, sys.byteorder))], 0, server.getsockname())
+        data, control, flags, _ = server.recvmsg(99, 1000)
+        print(data, sorted(control), flags)
+
+
 def another_process():
     """A child is another program: it reaches the listener through the kernel."""
     with socket.create_server((V4, 0)) as listener:
@@ -166,4 +180,4 @@ if "mine" in mine:
 if "shared" in mine:
     for address in (V4, V6):
         refused(address)
-    another_process(), wildcard()
+    another_process(), wildcard(), control_messages()

@@ -97,7 +97,11 @@ pub(super) unsafe fn read_source(message: &msghdr) -> Option<IpAddr> {
 fn device_index() -> c_int {
     static INDEX: OnceLock<c_int> = OnceLock::new();
     *INDEX.get_or_init(|| {
-        let device = datapath_config().and_then(|config| config.nic.split_once(':')).map(|(_, device)| device);
+        let device = datapath_config().and_then(|config| match &*config.nic {
+            // Its addresses are those of the kernel's loopback device.
+            "memory:self" => Some("lo"),
+            nic => nic.split_once(':').map(|(_, device)| device),
+        });
         device.and_then(interface_index).map_or(0, |index| index as c_int)
     })
 }

@@ -37,7 +37,13 @@ pub(super) unsafe extern "C" fn setsockopt(
     // SAFETY: the caller's guarantees are passed on.
     let answer = unsafe { real::SETSOCKOPT.get()(fd, level, option, from, length) };
     if answer == 0 {
-        fd_table::with_socket(fd, |socket| socket.sync_option(fd, level, option));
+        let is_kernels = fd_table::with_socket(fd, |socket| {
+            socket.sync_option(fd, level, option);
+            socket.datagram().is_some_and(|datagram| datagram.leaves_for(level, option))
+        });
+        if is_kernels == Some(true) {
+            fd_table::remove(fd);
+        }
     }
     answer
 }

@@ -81,6 +81,25 @@ impl DatagramSocket {
         route::takes_datagrams(config, to, || self.socket.has_receiver(to))
     }
 
+    /// Returns whether the kernel shall have the socket because of an option that the datapath does not have. That is
+    /// possible on loopback, where the kernel reaches every receiver, as long as no datagram waits on the datapath's side.
+    pub(super) fn leaves_for(&self, level: c_int, option: c_int) -> bool {
+        let is_kernels = match level {
+            libc::IPPROTO_IP => {
+                matches!(option, libc::IP_RECVTTL | libc::IP_RECVTOS | libc::IP_RECVERR | libc::IP_RECVORIGDSTADDR)
+            }
+            libc::IPPROTO_IPV6 => {
+                matches!(option, libc::IPV6_RECVHOPLIMIT | libc::IPV6_RECVTCLASS | libc::IPV6_RECVERR)
+            }
+            libc::SOL_SOCKET => {
+                matches!(option, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING | libc::SO_RXQ_OVFL)
+            }
+            _ => false,
+        };
+        let is_loopback = || self.socket.local_addr().is_ok_and(|at| at.ip().is_loopback());
+        is_kernels && self.has_kernel_side && is_loopback() && matches!(self.socket.next_bytes(), Ok(None))
+    }
+
     pub(crate) fn has_kernel_side(&self) -> bool {
         self.has_kernel_side
     }

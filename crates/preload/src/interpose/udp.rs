@@ -16,6 +16,9 @@
 //!
 //! # Limits
 //!
+//! A socket on loopback that asks for a control message or a queue of errors that the datapath does not have (IPV6_RECVHOPLIMIT,
+//! IP_RECVERR) becomes the kernel's.
+//!
 //! Datagrams longer than a packet fail with EMSGSIZE, since the datapath does not fragment. There is no multicast. Ancillary
 //! data is limited to IP_PKTINFO and IPV6_PKTINFO.
 //!
