@@ -8,8 +8,8 @@ use abey_datapath::{Error, Shutdown, UdpSocket};
 use abey_linux::library::DatapathConfig;
 use libc::c_int;
 
-use super::route;
 use super::error_codes::{errno_of, fail};
+use super::route;
 use super::socket_options::int;
 
 /// Number of receives of which the last one asks the kernel socket first.
