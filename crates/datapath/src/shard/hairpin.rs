@@ -1,6 +1,6 @@
 //! The hairpin: frames of the host to its own addresses.
 //!
-//! They do not pass through the NIC. The stack of a shard addresses them to the host's own Ethernet address, and whoever
+//! They do not pass through the NIC. The stack of a shard addresses them to the host's own Ethernet address, and the thread that
 //! unlocks the shard passes them back, as the kernel's loopback device does in the softirq of the sender. So a thread that
 //! writes to a connection within the host has delivered the bytes when the call returns.
 //!
