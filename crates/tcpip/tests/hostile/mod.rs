@@ -66,3 +66,28 @@ fn impossible_sack_blocks_change_nothing() {
     script.write(id, 1000);
     assert_eq!(ranges(&script.sent()), [(10_001, 1000)]);
 }
+
+/// The book names the tests that show what the threat model promises. They must exist.
+#[test]
+fn the_tests_that_the_threat_model_names_exist() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let model = std::fs::read_to_string(root.join("docs/book/src/reference/threat-model.md")).unwrap();
+    let mut sources = String::new();
+    let mut folders = vec![root.join("crates/tcpip"), root.join("crates/nic")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                sources += &std::fs::read_to_string(path).unwrap();
+            }
+        }
+    }
+    let names: Vec<_> = model.split('`').skip(1).step_by(2).filter(|text| text.contains("::")).collect();
+    assert!(names.len() > 30, "{names:?}");
+    for name in names {
+        let function = name.rsplit("::").next().unwrap();
+        assert!(function == "test" || sources.contains(&format!("fn {function}(")), "{name} does not exist");
+    }
+}
