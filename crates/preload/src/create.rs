@@ -35,7 +35,7 @@ pub(crate) extern "C" fn epoll_create1(flags: c_int) -> c_int {
 pub(crate) extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the call takes no pointers.
     let fd = unsafe { real::SOCKET.get()(domain, kind, protocol) };
-    fd_table::remove(fd);
+    fd_table::made(fd);
     if let Some(span) = config::get().socket_busy_poll
         && let Some(socket) = borrow(fd)
         && matches!(domain, libc::AF_INET | libc::AF_INET6)
@@ -71,7 +71,7 @@ pub(crate) extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 fn new_epoll(fd: c_int) -> c_int {
-    fd_table::remove(fd);
+    fd_table::made(fd);
     epoll_ctl::created(fd);
     interpose::epoll_set::created(fd);
     if let Some(busy_poll) = &config::get().epoll

@@ -40,7 +40,7 @@ pub(super) unsafe extern "C-unwind" fn accept(fd: c_int, peer: *mut sockaddr, le
             }
         }
         let new = real::ACCEPT.get()(fd, peer, length);
-        fd_table::remove(new);
+        fd_table::made(new);
         new
     }
 }
@@ -66,7 +66,7 @@ pub(super) unsafe extern "C-unwind" fn accept4(
             }
         }
         let new = real::ACCEPT4.get()(fd, peer, length, flags);
-        fd_table::remove(new);
+        fd_table::made(new);
         new
     }
 }
@@ -164,7 +164,7 @@ impl Accept<'_> {
         if new < 0 {
             return Err(crate::errno::errno());
         }
-        fd_table::remove(new);
+        fd_table::made(new);
         let accepted = uninterposed(|| self.listener.try_accept()).map_err(|error| errno_of(&error));
         match accepted.and_then(|(stream, from)| self.insert(new, stream).map(|()| from)) {
             Ok(from) => {
@@ -195,7 +195,7 @@ impl Accept<'_> {
         let accept = || {
             // SAFETY: guaranteed by the caller.
             let new = unsafe { real::ACCEPT4.get()(self.fd, self.peer, self.length, self.flags) };
-            fd_table::remove(new);
+            fd_table::made(new);
             if new < 0 { Err(crate::errno::errno()) } else { Ok(new) }
         };
         if self.socket.is_nonblocking() {

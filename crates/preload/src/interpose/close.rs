@@ -20,6 +20,7 @@ pub(super) extern "C-unwind" fn close(fd: c_int) -> c_int {
     if runtime_fds::is_runtime_fd(fd) {
         return fail(libc::EBADF);
     }
+    runtime_fds::closing(fd);
     // Removed first: once the kernel has closed the descriptor, another thread may get its number.
     fd_table::close(fd);
     // SAFETY: the call takes no pointers.
@@ -128,7 +129,7 @@ pub(crate) fn before_dup(fd: c_int, to: c_int) {
 
 /// Gives `new` the table entry of `fd`.
 pub(crate) fn duplicated(fd: c_int, new: c_int) {
-    fd_table::remove(new);
+    fd_table::made(new);
     if new >= 0
         && let Some(object) = fd_table::entry(fd)
     {

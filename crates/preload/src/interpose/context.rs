@@ -23,13 +23,18 @@ pub(super) fn uninterposed<R>(work: impl FnOnce() -> R) -> R {
     })
 }
 
+/// Returns whether this thread runs code of the runtime.
+pub(super) fn is_uninterposed() -> bool {
+    UNINTERPOSED.with(Cell::get)
+}
+
 /// Returns the datapath's configuration.
 ///
 /// `None` if no datapath is configured, if the runtime itself makes this call, or if this process was forked from the
 /// one that has the runtime.
 pub(super) fn datapath_config() -> Option<&'static DatapathConfig> {
     let config = config::get().datapath.as_ref()?;
-    (!UNINTERPOSED.with(Cell::get) && !process::is_child()).then_some(config)
+    (!is_uninterposed() && !process::is_child()).then_some(config)
 }
 
 /// Returns whether `address` has one of the NIC's IP addresses: a loopback address is the NIC's with its whole prefix, as in

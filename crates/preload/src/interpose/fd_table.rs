@@ -17,7 +17,7 @@ use libc::c_int;
 use super::context::uninterposed;
 use super::epoll_set::EpollSet;
 use super::socket::Socket;
-use super::{handover, inherited, process};
+use super::{handover, inherited, process, runtime_fds};
 
 /// Number of slots; descriptors above it stay the kernel's. Empty slots are zero pages that are never touched.
 pub(crate) const SLOTS: usize = 1 << 18;
@@ -134,6 +134,13 @@ pub(super) fn remove_if(fd: c_int, object: &Arc<Entry>) {
 /// Returns a descriptor's entry.
 pub(crate) fn entry(fd: c_int) -> Option<Arc<Entry>> {
     get(fd).and_then(|found| found.clone())
+}
+
+/// Records a descriptor that a call of the program's has made, unless the call failed. It has no entry yet.
+#[inline]
+pub(crate) fn made(fd: c_int) {
+    runtime_fds::made(fd);
+    remove(fd);
 }
 
 /// Removes the entry of a descriptor that is about to be closed, or that is new.

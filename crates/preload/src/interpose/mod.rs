@@ -77,6 +77,7 @@ mod listen_state;
 mod member_table;
 mod mmsg;
 mod nic_claim;
+mod other_fds;
 mod poll;
 mod process;
 pub(crate) mod raw_calls;

@@ -26,7 +26,7 @@
 use libc::{c_int, c_long, c_uint, c_ulong, sigset_t, timespec};
 
 use super::{
-    accept, close, connect, control_calls, exec, fd_table, lifeline, mmsg, poll, process, receive, runtime, select,
+    accept, close, connect, control_calls, exec, fd_table, lifeline, mmsg, other_fds, poll, process, receive, runtime, select,
     send, sendfile, signals, socket_names,
 };
 use crate::report::{self, Topic};
@@ -107,6 +107,12 @@ handlers! {
 
     SYS_socket socket: |domain, kind, protocol| true =>
         create::socket(domain as c_int, kind as c_int, protocol as c_int);
+    SYS_socketpair socketpair: |domain, kind, protocol, pair| true =>
+        other_fds::socketpair(domain as c_int, kind as c_int, protocol as c_int, pair as _);
+    #[cfg(target_arch = "x86_64")]
+    SYS_eventfd eventfd: |count| true => other_fds::eventfd(count as c_uint, 0);
+    SYS_eventfd2 eventfd2: |count, flags| true => other_fds::eventfd(count as c_uint, flags as c_int);
+    SYS_timerfd_create timerfd_create: |clock, flags| true => other_fds::timerfd_create(clock as c_int, flags as c_int);
     SYS_bind bind: |fd, to, length| true => connect::bind(fd as c_int, to as _, length as c_uint);
     SYS_listen listen: |fd, backlog| true => create::listen(fd as c_int, backlog as c_int);
     SYS_connect connect: |fd, to, length| true => connect::connect(fd as c_int, to as _, length as c_uint);

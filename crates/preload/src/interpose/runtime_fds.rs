@@ -2,24 +2,40 @@
 //!
 //! Programs depend on descriptor numbers: a new descriptor has the lowest free number (POSIX), a server uses `dup2(2)` to a
 //! number of its choice, and closes everything above 2 when it starts. So all low numbers are taken while the runtime is
-//! built, the runtime's descriptors get higher ones, and these are recorded. Closing one of them fails with EBADF. A
-//! descriptor that another thread opens at that moment also gets a high number, and is taken for the runtime's.
+//! built, the runtime's descriptors get higher ones, and these are recorded. Closing one of them fails with EBADF.
+//!
+//! # Other threads
+//!
+//! A descriptor that another thread of the program makes meanwhile gets a high number, too. It is told from the runtime's in
+//! two ways. The interposed calls that make descriptors report theirs ([`made`]), at any time: what such a call returns is
+//! not the runtime's, whatever was recorded. Of the others, only those are recorded that are of a kind of which the runtime
+//! has some, so files and pipes are not.
 //!
 //! Descriptors that the runtime opens later (an epoll's eventfds, the socket that reserves a port of a connection) have
 //! ordinary numbers.
 
 use std::ops::RangeInclusive;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::{c_int, c_uint};
 
+use super::context::is_uninterposed;
+use super::socket_options::int;
 use crate::{errno, real};
 
 /// Number of words of the bitmap: it covers 2048 descriptors.
 const WORDS: usize = 32;
 
-static RUNTIME_FDS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+type Bitmap = [AtomicU64; WORDS];
+
+static RUNTIME_FDS: Bitmap = [const { AtomicU64::new(0) }; WORDS];
+
+/// True while the runtime is built.
+static IS_BUILDING: AtomicBool = AtomicBool::new(false);
+
+/// The descriptors that the program has made while the runtime was built.
+static PROGRAM_FDS: Bitmap = [const { AtomicU64::new(0) }; WORDS];
 
 /// Returns the number below which the runtime has no descriptors; `None` if RLIMIT_NOFILE leaves too few.
 fn floor() -> Option<c_int> {
@@ -36,14 +52,84 @@ fn floor() -> Option<c_int> {
 /// Runs `work`, and records the descriptors that it leaves open, which get numbers above the floor.
 pub(super) fn above_floor<R>(work: impl FnOnce() -> R) -> R {
     let Some(floor) = floor() else { return work() };
+    // Before `before`: a thread that finds it false has made its descriptor by then.
+    IS_BUILDING.store(true, Ordering::SeqCst);
     let placeholders = errno::preserve_errno(|| Placeholders::up_to(floor));
     let before = open_fds(floor);
     let result = work();
     for (at, after) in open_fds(floor).into_iter().enumerate() {
-        RUNTIME_FDS[at].fetch_or(after & !before[at], Ordering::Relaxed);
+        record(at, after & !before[at]);
     }
+    IS_BUILDING.store(false, Ordering::SeqCst);
     drop(placeholders);
     result
+}
+
+/// Records those of the new descriptors in a word of the bitmap that are the runtime's.
+fn record(at: usize, new: u64) {
+    let bits = (0..u64::BITS).filter(|bit| new & 1 << bit != 0);
+    let own =
+        bits.filter(|bit| may_be_runtime_fd((at * 64) as c_int + *bit as c_int)).fold(0, |own, bit| own | 1 << bit);
+    RUNTIME_FDS[at].fetch_or(own, Ordering::SeqCst);
+    // Read after that: a thread that reports a descriptor later finds it recorded, and corrects it.
+    RUNTIME_FDS[at].fetch_and(!PROGRAM_FDS[at].load(Ordering::SeqCst), Ordering::SeqCst);
+}
+
+/// Returns whether the descriptor is of a kind of which the runtime has some.
+fn may_be_runtime_fd(fd: c_int) -> bool {
+    let kind = errno::preserve_errno(|| std::fs::read_link(format!("/proc/self/fd/{fd}")));
+    // Without procfs, every new descriptor is taken for the runtime's.
+    let Ok(kind) = kind else { return true };
+    let kind = kind.to_string_lossy();
+    if kind.starts_with("socket:") {
+        let domain = errno::preserve_errno(|| int(fd, libc::SOL_SOCKET, libc::SO_DOMAIN));
+        return !matches!(domain, Some(libc::AF_INET | libc::AF_INET6));
+    }
+    const KINDS: [&str; 7] = [
+        "anon_inode:[eventfd]",
+        "anon_inode:[eventpoll]",
+        "anon_inode:[timerfd]",
+        "anon_inode:bpf",
+        "/memfd:abey",
+        "/dev/net/tun",
+        "/dev/vhost",
+    ];
+    KINDS.iter().any(|start| kind.starts_with(start))
+}
+
+fn bit(bitmap: &Bitmap, fd: c_int) -> Option<(&AtomicU64, u64)> {
+    Some((bitmap.get(usize::try_from(fd).ok()? / 64)?, 1 << (fd % 64)))
+}
+
+/// Records a descriptor that a call of the program's has made: it is not the runtime's.
+#[inline]
+pub(super) fn made(fd: c_int) {
+    if IS_BUILDING.load(Ordering::SeqCst) || is_runtime_fd(fd) {
+        made_beside(fd);
+    }
+}
+
+#[cold]
+fn made_beside(fd: c_int) {
+    if is_uninterposed() {
+        return;
+    }
+    if let (Some((program, bit)), Some((runtime, _))) = (bit(&PROGRAM_FDS, fd), bit(&RUNTIME_FDS, fd)) {
+        if IS_BUILDING.load(Ordering::SeqCst) {
+            program.fetch_or(bit, Ordering::SeqCst);
+        }
+        runtime.fetch_and(!bit, Ordering::SeqCst);
+    }
+}
+
+/// Records that the program is about to close a descriptor, whose number the runtime may get.
+#[inline]
+pub(super) fn closing(fd: c_int) {
+    if IS_BUILDING.load(Ordering::Relaxed)
+        && let Some((program, bit)) = bit(&PROGRAM_FDS, fd)
+    {
+        program.fetch_and(!bit, Ordering::SeqCst);
+    }
 }
 
 /// Descriptors that occupy the numbers below the floor.
