@@ -21,6 +21,7 @@ mod nic;
 mod packaging;
 mod plan;
 mod run;
+mod run_by_number;
 mod run_datapath;
 mod run_forks;
 mod run_killed;

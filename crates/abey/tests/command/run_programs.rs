@@ -16,13 +16,13 @@ use serde_json::Value;
 const MODE: &str = "suspend20";
 
 /// A program that runs over the datapath.
-struct Served<'a> {
+pub(crate) struct Served<'a> {
     testbed: &'a TestBed,
-    run: Running,
+    pub(crate) run: Running,
 }
 
 /// Returns the test network of these tests, or `None` and prints the reason if a program or the privileges are missing.
-fn testbed(queues: u32, programs: &[&str]) -> Option<TestBed> {
+pub(crate) fn testbed(queues: u32, programs: &[&str]) -> Option<TestBed> {
     if !programs.iter().all(|program| has(program)) {
         return None;
     }
@@ -30,14 +30,14 @@ fn testbed(queues: u32, programs: &[&str]) -> Option<TestBed> {
 }
 
 /// Returns `abey run --strict` of a program over the datapath.
-fn run(testbed: &TestBed, program: &[&str]) -> Command {
+pub(crate) fn run(testbed: &TestBed, program: &[&str]) -> Command {
     testbed.run(&["--world", "datapath", "--nic", &testbed.nic(), "--mode", MODE, "--strict"], program)
 }
 
 impl<'a> Served<'a> {
     /// Starts a server with `processes` processes, and waits until each has its datapath. The kernel takes connections that
     /// come earlier.
-    fn start(testbed: &'a TestBed, processes: usize, program: &[&str], port: u16) -> Self {
+    pub(crate) fn start(testbed: &'a TestBed, processes: usize, program: &[&str], port: u16) -> Self {
         let mut run = Running::start(run(testbed, program));
         await_that("the datapaths do not come", || {
             assert!(!run.has_ended(), "{}", run.errors_so_far());
@@ -49,7 +49,7 @@ impl<'a> Served<'a> {
 
     /// Runs a program in the client's namespace and returns its output.
     #[track_caller]
-    fn peer(&self, program: &[&str]) -> String {
+    pub(crate) fn peer(&self, program: &[&str]) -> String {
         let mut command = Command::new("timeout");
         command.arg("60").args(program).stdin(Stdio::null());
         command.in_netns(&self.testbed.client);
@@ -62,18 +62,24 @@ impl<'a> Served<'a> {
 
     /// Asserts that the kernel has no connection, ends the server, and asserts that the device is unchanged.
     fn end(self, port: u16) {
+        let errors = self.end_with_errors(port);
+        assert!(!errors.contains("libabey.so"), "{errors}");
+    }
+
+    /// Does the same as [`Self::end`], and returns standard error.
+    pub(crate) fn end_with_errors(self, port: u16) -> String {
         let datapaths = self.testbed.datapaths();
         assert!(!datapaths.is_empty() && datapaths.iter().all(|one| packets(one) > 0), "{datapaths:?}");
         assert_eq!(sockets(self.testbed, "connected", port), "", "the kernel has connections");
         self.run.signal(Signal::SIGTERM);
         let ended = self.run.end();
-        assert!(!ended.errors.contains("libabey.so"), "{ended:?}");
         self.testbed.assert_as_before();
+        ended.errors
     }
 }
 
 /// Returns the output of `ss` for the server's sockets on a port.
-fn sockets(testbed: &TestBed, state: &str, port: u16) -> String {
+pub(crate) fn sockets(testbed: &TestBed, state: &str, port: u16) -> String {
     let mut ss = testbed.command("ss");
     ss.args(["-Htn", "state", state, &format!("sport = :{port}")]);
     String::from_utf8_lossy(&ss.output().expect("ss").stdout).into_owned()

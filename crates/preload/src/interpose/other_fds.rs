@@ -1,7 +1,8 @@
 //! Interposed calls that make descriptors of kinds of which the runtime has some: `socketpair(2)`, `eventfd(2)` and
 //! `timerfd_create(2)`.
 //!
-//! They only report what they made, so that it is told from the runtime's descriptors ([`runtime_fds`](super::runtime_fds)).
+//! They only report what they made, so that it is distinguished from the descriptors of the runtime
+//! ([`runtime_fds`](super::runtime_fds)).
 
 use libc::{c_int, c_uint};
 

@@ -6,10 +6,10 @@
 //!
 //! # Other threads
 //!
-//! A descriptor that another thread of the program makes meanwhile gets a high number, too. It is told from the runtime's in
-//! two ways. The interposed calls that make descriptors report theirs ([`made`]), at any time: what such a call returns is
-//! not the runtime's, whatever was recorded. Of the others, only those are recorded that are of a kind of which the runtime
-//! has some, so files and pipes are not.
+//! A descriptor that another thread of the program makes meanwhile gets a high number, too. It is distinguished from the
+//! runtime's in two ways. The interposed calls that make descriptors report theirs ([`made`]), at any time: what such a call
+//! returns is not the runtime's, whatever was recorded. Of the others, only those are recorded that are of a kind of which
+//! the runtime has some, so files and pipes are not.
 //!
 //! Descriptors that the runtime opens later (an epoll's eventfds, the socket that reserves a port of a connection) have
 //! ordinary numbers.
