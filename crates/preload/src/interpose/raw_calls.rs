@@ -26,8 +26,8 @@
 use libc::{c_int, c_long, c_uint, c_ulong, sigset_t, timespec};
 
 use super::{
-    accept, close, connect, control_calls, exec, fd_table, lifeline, mmsg, other_fds, poll, process, receive, runtime, select,
-    send, sendfile, signals, socket_names,
+    accept, close, connect, control_calls, exec, fd_table, lifeline, mmsg, other_fds, poll, process, receive, runtime,
+    select, send, sendfile, signals, socket_names,
 };
 use crate::report::{self, Topic};
 use crate::syscall::{Handler, NUMBERS, enter_clone, is_prepared, raw};
