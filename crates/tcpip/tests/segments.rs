@@ -3,6 +3,7 @@
 mod budgets;
 mod common;
 mod ecn;
+mod ends;
 #[path = "segments/export.rs"]
 mod export;
 mod hostile;
