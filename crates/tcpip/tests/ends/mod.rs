@@ -50,7 +50,7 @@ fn an_orphan_ends_silently() {
     check_gone(&mut script, 102);
 }
 
-/// RFC 9293, 3.8.6.1: probes of a closed window that nobody answers end too, if the application has closed.
+/// RFC 9293, 3.8.6.1: probes of a closed window that are not answered end too, if the application has closed.
 #[test]
 fn an_orphan_before_a_closed_window_ends() {
     let mut script = script();
