@@ -2,6 +2,8 @@
 //!
 //! The backlog bounds both. Beyond that many half-open connections, SYNs are answered with cookies. Beyond that many
 //! connections in the accept queue, SYNs and the final ACKs of handshakes are dropped, so that the peers retry.
+//! The stack reports a listener with as many connections of both kinds together, so that its caller can steer further SYNs
+//! to another one ([`Stack::poll_full_listener`](crate::Stack::poll_full_listener)).
 
 use core::net::SocketAddr;
 use std::collections::VecDeque;
@@ -32,6 +34,8 @@ pub(crate) struct Listener {
     pub half_open: usize,
     pub queue: VecDeque<SocketId>,
     last_cookie: Option<Instant>,
+    /// Whether it was reported as full.
+    reported_full: bool,
 }
 
 impl Listener {
@@ -44,6 +48,7 @@ impl Listener {
             half_open: 0,
             queue: VecDeque::new(),
             last_cookie: None,
+            reported_full: false,
         }
     }
 
@@ -53,6 +58,14 @@ impl Listener {
 
     pub(crate) fn is_flooded(&self) -> bool {
         self.half_open >= self.backlog
+    }
+
+    /// Returns whether the listener has become full (`Some(true)`), or half empty after that (`Some(false)`), since the last
+    /// call.
+    pub(crate) fn poll_fullness(&mut self) -> Option<bool> {
+        let waiting = self.queue.len() + self.half_open;
+        let is_full = if self.reported_full { 2 * waiting > self.backlog } else { waiting >= self.backlog };
+        (is_full != std::mem::replace(&mut self.reported_full, is_full)).then_some(is_full)
     }
 
     pub(crate) fn cookie_sent(&mut self, now: Instant) {

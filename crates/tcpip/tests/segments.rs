@@ -4,7 +4,6 @@ mod budgets;
 mod common;
 mod ecn;
 mod ends;
-#[path = "segments/export.rs"]
 mod export;
 mod hostile;
 mod sack;
@@ -531,4 +530,36 @@ fn unreachable_errors_end_attempts_only() {
     let notice = frame(1, &icmp, |icmp| smoltcp::wire::Icmpv4Packet::new_unchecked(icmp).fill_checksum());
     script.stack.handle_frame(script.at(), &notice);
     assert_eq!(script.stack.take_error(id), Ok(Some(SocketError::HostUnreachable)));
+}
+
+/// A full listener is reported once, and again when half of its connections are gone.
+#[test]
+fn a_full_listener_is_reported() {
+    let mut script = script();
+    let address = "0.0.0.0:80".parse().unwrap();
+    let listener = script.stack.listen(address, 2).unwrap();
+    for port in [4000, 4001] {
+        assert_eq!(script.stack.poll_full_listener(), None);
+        script.ports.1 = port;
+        script.initial = None;
+        script.inject(&seg("S", 0, 0));
+        script.expect_one();
+        script.inject(&seg("A", 1, 1));
+    }
+    assert_eq!(script.stack.poll_full_listener(), Some((address, true)));
+    assert_eq!(script.stack.poll_full_listener(), None);
+    script.stack.accept(listener).unwrap();
+    assert_eq!(script.stack.poll_full_listener(), Some((address, false)));
+    script.stack.set_backlog(listener, 1).unwrap();
+    assert_eq!(script.stack.poll_full_listener(), Some((address, true)));
+    // Half-open connections count, and those that end are not counted any more.
+    script.stack.accept(listener).unwrap();
+    assert_eq!(script.stack.poll_full_listener(), Some((address, false)));
+    script.ports.1 = 4002;
+    script.initial = None;
+    script.inject(&seg("S", 0, 0));
+    assert_eq!(script.stack.poll_full_listener(), Some((address, true)));
+    script.expect_one();
+    script.inject(&seg("R", 1, 0));
+    assert_eq!(script.stack.poll_full_listener(), Some((address, false)));
 }

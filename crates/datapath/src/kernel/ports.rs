@@ -8,7 +8,7 @@
 //! TIME-WAIT, must still arrive here; the kernel would answer them with resets. So the port of a dropped [`Lease`] *lingers*
 //! until the stack has forgotten all its connections. The kernel thread checks that.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -58,6 +58,8 @@ struct Reserved {
     leases: usize,
     /// No socket listens any more. New connections go to the kernel, where another process may listen.
     is_drained: bool,
+    /// The shards in which the listener is full. New connections go to the kernel, whose listener has the program's socket.
+    full_in: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
@@ -337,18 +339,41 @@ impl Reservations {
     fn redirect(&self, table: &mut Table, key: PortKey, socket: Option<Socket>) -> Result<(), OpenError> {
         self.redirected.register(key.0, key.1)?;
         let socket = socket.map(|socket| Arc::new(socket.into()));
-        table.reserved.insert(key, Reserved { socket, leases: 1, is_drained: false });
+        table.reserved.insert(key, Reserved { socket, leases: 1, is_drained: false, full_in: BTreeSet::new() });
         Ok(())
     }
 
     /// Adds a lease, and redirects new connections again if the port was drained.
     fn add_lease(&self, reserved: &mut Reserved, key: PortKey) -> Result<(), OpenError> {
         if reserved.is_drained {
+            reserved.full_in.clear();
             self.redirected.register(key.0, key.1)?;
             reserved.is_drained = false;
         }
         reserved.leases += 1;
         Ok(())
+    }
+
+    /// Passes new connections to a TCP port to the kernel while the port's listener in a shard is full, if a socket of the
+    /// program listens there in the kernel.
+    ///
+    /// The NIC may steer the next SYN to any shard, so that one full shard is enough. Connections that began here stay.
+    pub(super) fn set_full(&self, port: u16, shard: NapiIndex, is_full: bool) {
+        let mut table = self.table();
+        let key = (Protocol::Tcp, port);
+        let Some(reserved) = table.reserved.get_mut(&key).filter(|reserved| reserved.socket.is_none()) else { return };
+        let was_full = !reserved.full_in.is_empty();
+        if is_full {
+            reserved.full_in.insert(shard.0);
+        } else {
+            reserved.full_in.remove(&shard.0);
+        }
+        let is_full = !reserved.full_in.is_empty();
+        if is_full != was_full && !reserved.is_drained {
+            let set = if is_full { Ports::drain } else { Ports::register };
+            // If this fails, the listener's backlog drops what it has no room for.
+            let _ = set(&self.redirected, key.0, key.1);
+        }
     }
 
     /// Removes a lease. Returns whether it was the last one.

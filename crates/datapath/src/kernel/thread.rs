@@ -42,6 +42,9 @@ impl KernelThread {
         while !self.kernel.is_shut_down() {
             let requests = self.kernel.link.take_neighbor_requests();
             self.request(requests);
+            for (port, shard, is_full) in self.kernel.link.take_full_listeners() {
+                self.kernel.ports.set_full(port, shard, is_full);
+            }
             let next = self.kernel.ports.release_lingering(Instant::now());
             let next = next.into_iter().chain(self.sweep_flows()).min();
             let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));

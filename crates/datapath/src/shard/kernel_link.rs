@@ -4,6 +4,8 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use abey_delivery::NapiIndex;
+
 use super::port_owners::PortOwners;
 use crate::parker::Parker;
 
@@ -14,13 +16,20 @@ pub(crate) struct KernelLink {
     pub(crate) port_owners: Option<PortOwners>,
     /// Neighbours that the shards need and the kernel has to resolve.
     neighbor_requests: Mutex<Vec<IpAddr>>,
+    /// Ports whose listener in a shard has become full, or is no longer, in the order of these changes.
+    full_listeners: Mutex<Vec<(u16, NapiIndex, bool)>>,
     /// Wakes the kernel thread.
     pub(crate) parker: Parker,
 }
 
 impl KernelLink {
     pub(crate) fn new(port_owners: Option<PortOwners>) -> io::Result<Self> {
-        Ok(Self { port_owners, neighbor_requests: Mutex::default(), parker: Parker::new()? })
+        Ok(Self {
+            port_owners,
+            neighbor_requests: Mutex::default(),
+            full_listeners: Mutex::default(),
+            parker: Parker::new()?,
+        })
     }
 
     fn neighbor_requests(&self) -> MutexGuard<'_, Vec<IpAddr>> {
@@ -31,6 +40,21 @@ impl KernelLink {
     pub(super) fn request_neighbors(&self, addresses: &[IpAddr]) {
         self.neighbor_requests().extend_from_slice(addresses);
         self.parker.unpark();
+    }
+
+    fn full_listeners(&self) -> MutexGuard<'_, Vec<(u16, NapiIndex, bool)>> {
+        self.full_listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reports ports whose listener in `shard` has become full, or is no longer.
+    pub(super) fn report_full_listeners(&self, shard: NapiIndex, ports: &[(u16, bool)]) {
+        self.full_listeners().extend(ports.iter().map(|(port, is_full)| (*port, shard, *is_full)));
+        self.parker.unpark();
+    }
+
+    /// Returns and clears the reports of full listeners.
+    pub(crate) fn take_full_listeners(&self) -> Vec<(u16, NapiIndex, bool)> {
+        std::mem::take(&mut *self.full_listeners())
     }
 
     /// Returns and clears the requested neighbours.

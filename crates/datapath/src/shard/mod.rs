@@ -189,7 +189,7 @@ impl Shard {
 
     /// Unlocks. Returns whether the service thread has to poll.
     fn unlock(&self, mut held: Held<'_, Core>) -> bool {
-        let (mut forwarded, mut neighbors) = (Vec::new(), Vec::new());
+        let (mut forwarded, mut neighbors, mut full) = (Vec::new(), Vec::new(), Vec::new());
         let mut service_polls;
         loop {
             let marks = held.take_marks();
@@ -198,6 +198,7 @@ impl Shard {
             self.publish(&mut held);
             forwarded.append(&mut held.on_unlock.forwarded);
             neighbors.append(&mut held.take_neighbor_requests());
+            full.append(&mut held.take_full_listeners());
             held.charge_nic();
             if self.service_calls.load(Ordering::Relaxed) > 0 {
                 held.counters.service_calls += self.service_calls.swap(0, Ordering::Relaxed);
@@ -219,6 +220,9 @@ impl Shard {
         }
         if let Some(kernel) = self.kernel.as_ref().filter(|_| !neighbors.is_empty()) {
             kernel.request_neighbors(&neighbors);
+        }
+        if let Some(kernel) = self.kernel.as_ref().filter(|_| !full.is_empty()) {
+            kernel.report_full_listeners(self.index, &full);
         }
         service_polls
     }

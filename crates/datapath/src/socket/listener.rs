@@ -8,7 +8,7 @@ use std::time::Duration;
 use abey_nic::Protocol;
 use abey_tcpip::{IoError, Readiness, SocketId};
 
-use super::handle::Handle;
+use super::handle::{Handle, on};
 use super::stream::TcpStream;
 use crate::error::{Error, OpenError};
 use crate::kernel::ports::PortUsers;
@@ -92,6 +92,18 @@ impl TcpListener {
             lease
         });
         Ok(Self(handle))
+    }
+
+    /// Sets how many connections in each shard may wait to be accepted or for the end of their handshake.
+    ///
+    /// When as many do, and a kernel socket of the caller [reserves](Self::bind_reserved) the port, new connections go to that
+    /// socket until half of them were accepted. A program with several processes that serve one connection at a time sets
+    /// it to 1, so that no connection waits for a busy process while another one is idle.
+    ///
+    /// # Errors
+    /// The runtime was dropped.
+    pub fn set_backlog(&self, backlog: usize) -> Result<(), Error> {
+        self.0.sockets.iter().try_for_each(|socket| on(socket, |core| core.stack.set_backlog(socket.id, backlog)))
     }
 
     /// Stops listening, and resets the connections that wait to be accepted (`shutdown(2)` of a listener).

@@ -488,3 +488,32 @@ fn the_exception_of_a_connection_ends_with_it() {
         until("the exception ends", || bed.runtime.census().handed_over == 0);
     });
 }
+
+#[test]
+fn a_full_listener_passes_further_connections_to_the_kernel() {
+    on_a_clean_wire(|bed, _| {
+        const SHARED: u16 = 7001;
+        let kernel = std::net::TcpListener::bind(("0.0.0.0", SHARED)).expect("the kernel's");
+        let at = SocketAddr::from(([0; 4], SHARED));
+        let listener = TcpListener::bind_reserved(&bed.runtime, &[at], &[0], 64).expect("a listener");
+        listener.set_timeout(Some(HANG_LIMIT));
+        listener.set_backlog(1).expect("open");
+        let connect = || bed.at_peer(|| std::net::TcpStream::connect(ours(true, SHARED)).expect("connected"));
+        kernel.set_nonblocking(true).expect("open");
+        let first = connect();
+        // The first waits in the datapath, so the second is the kernel's, once the XDP program knows.
+        let mut others = Vec::new();
+        until("a connection reaches the kernel", || {
+            others.push(connect());
+            kernel.accept().is_ok()
+        });
+        let accepted = listener.accept().expect("the first");
+        assert_eq!(accepted.1, first.local_addr().expect("bound"));
+        listener.set_nonblocking(true);
+        while listener.accept().is_ok() {}
+        until("a connection reaches the datapath", || {
+            others.push(connect());
+            listener.accept().is_ok()
+        });
+    });
+}

@@ -86,6 +86,8 @@ pub struct Stack {
     time_waits: TimeWaitTable,
     send_queue: VecDeque<SocketId>,
     event_queue: VecDeque<SocketId>,
+    /// Listeners that have become full, or are no longer.
+    full_listeners: VecDeque<(SocketAddr, bool)>,
     orphans: usize,
     numbers: IsnGenerator,
     cookies: Cookies,
@@ -112,6 +114,7 @@ impl Stack {
             time_waits: TimeWaitTable::new(nanos(settings.time_wait), settings.time_waits),
             send_queue: VecDeque::new(),
             event_queue: VecDeque::new(),
+            full_listeners: VecDeque::new(),
             orphans: 0,
             numbers: IsnGenerator::new(seed),
             cookies: Cookies::new(seed),
@@ -239,6 +242,21 @@ impl Stack {
             if !edges.is_empty() {
                 return Some(Event { socket: id, edges });
             }
+        }
+    }
+
+    /// Returns the address of the next listener that has become full, with `true`, or half empty after that, with `false`. A
+    /// full listener has as many half-open and waiting connections together as its backlog.
+    pub fn poll_full_listener(&mut self) -> Option<(SocketAddr, bool)> {
+        self.full_listeners.pop_front()
+    }
+
+    /// Records whether a listener, whose connections may have changed, is full.
+    fn sync_listener(&mut self, id: SocketId) {
+        if let Some(Entry { socket: Socket::Listener(listener), .. }) = self.sockets.get_mut(id)
+            && let Some(is_full) = listener.poll_fullness()
+        {
+            self.full_listeners.push_back((listener.local, is_full));
         }
     }
 
@@ -378,9 +396,10 @@ impl Stack {
             }
             Owner::Orphan => self.orphans -= 1,
             Owner::HalfOpen(listener) => {
-                if let Some(Entry { socket: Socket::Listener(listener), .. }) = self.sockets.get_mut(listener) {
-                    listener.half_open -= 1;
+                if let Some(Entry { socket: Socket::Listener(listening), .. }) = self.sockets.get_mut(listener) {
+                    listening.half_open -= 1;
                 }
+                self.sync_listener(listener);
             }
         }
         self.sockets.remove(id);

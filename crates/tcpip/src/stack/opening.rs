@@ -58,7 +58,21 @@ impl Stack {
             connection.owner = Owner::Application;
         }
         self.enqueue(id);
+        self.sync_listener(listener);
         Ok(id)
+    }
+
+    /// Sets how many connections may wait at a listener.
+    ///
+    /// # Errors
+    ///
+    /// The id is stale or not a listener.
+    pub fn set_backlog(&mut self, listener: SocketId, backlog: usize) -> Result<(), IoError> {
+        let entry = self.sockets.get_mut(listener).ok_or(IoError::NoSuchSocket)?;
+        let Socket::Listener(listening) = &mut entry.socket else { return Err(IoError::WrongKind) };
+        listening.backlog = backlog.max(1);
+        self.sync_listener(listener);
+        Ok(())
     }
 
     /// Starts to connect to `remote`. The socket becomes writable when the connection is established or has failed.

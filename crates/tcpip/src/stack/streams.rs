@@ -162,6 +162,7 @@ impl Stack {
         let child = self.insert(Socket::Stream(Box::new(connection)));
         self.flows.insert(flow, Target::Connection(child));
         self.sync_socket(now, child);
+        self.sync_listener(id);
         Some(child)
     }
 
