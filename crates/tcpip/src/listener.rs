@@ -61,10 +61,14 @@ impl Listener {
     }
 
     /// Returns whether the listener has become full (`Some(true)`), or half empty after that (`Some(false)`), since the last
-    /// call.
+    /// call. Half-open connections count for at most half of the backlog, so that a flood of SYNs alone does not fill it.
     pub(crate) fn poll_fullness(&mut self) -> Option<bool> {
-        let waiting = self.queue.len() + self.half_open;
-        let is_full = if self.reported_full { 2 * waiting > self.backlog } else { waiting >= self.backlog };
+        let waiting = |at_most: usize| self.queue.len() + self.half_open.min(at_most);
+        let is_full = if self.reported_full {
+            2 * waiting(self.backlog / 2) > self.backlog
+        } else {
+            waiting(self.backlog.div_ceil(2)) >= self.backlog
+        };
         (is_full != std::mem::replace(&mut self.reported_full, is_full)).then_some(is_full)
     }
 

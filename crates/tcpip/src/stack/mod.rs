@@ -246,7 +246,8 @@ impl Stack {
     }
 
     /// Returns the address of the next listener that has become full, with `true`, or half empty after that, with `false`. A
-    /// full listener has as many half-open and waiting connections together as its backlog.
+    /// full listener has as many waiting and half-open connections together as its backlog; the latter count for at most half
+    /// of it.
     pub fn poll_full_listener(&mut self) -> Option<(SocketAddr, bool)> {
         self.full_listeners.pop_front()
     }
