@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream as KernelStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::process::Command;
 
 use abey_datapath::handover::HandedOver;
@@ -68,7 +68,7 @@ fn connections_move_to_the_kernel_without_privileges() {
             let kernel = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
             let moved = stream.hand_over(kernel.as_fd()).expect("handed over");
             assert!(matches!(moved, HandedOver::Kernel), "{:?}", runtime.take_hand_over_refusal());
-            let mut kernel = KernelStream::from(OwnedFd::from(kernel));
+            let mut kernel = KernelStream::from(kernel);
             kernel.set_read_timeout(Some(HANG_LIMIT)).expect("set");
             kernel.write_all(b"answer").expect("written");
             let mut text = [0; 8];
