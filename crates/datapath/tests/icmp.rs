@@ -5,7 +5,9 @@ mod common;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 
+use abey_datapath::handover::HandedOver;
 use abey_datapath::{Error, Runtime, Shutdown, SocketError, TcpListener, TcpStream, UdpSocket};
 use abey_nic::Options;
 use common::{
@@ -208,4 +210,32 @@ fn unreachable_ports_and_hosts_are_reported() {
         }
         drop(beyond_it);
     });
+}
+
+#[test]
+fn errors_about_a_handed_over_connection_reach_the_kernel() {
+    const BYTES: usize = 200_000;
+    if !is_possible(Wire::Xdp) {
+        return;
+    }
+    for is_v4 in [true, false] {
+        in_namespace(|| {
+            let beyond_it = Beyond::new(1);
+            let runtime = runtime();
+            let listener = inside(&beyond_it.host, || std::net::TcpListener::bind(beyond(is_v4, 9)).expect("bound"));
+            let stream = connect(&runtime, beyond(is_v4, 9));
+            let mut peer = with_timeouts(listener.accept().expect("a connection").0);
+            let domain = if is_v4 { socket2::Domain::IPV4 } else { socket2::Domain::IPV6 };
+            let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("a socket");
+            assert!(matches!(stream.hand_over(socket.as_fd()).expect("handed over"), HandedOver::Kernel));
+            let mut socket = with_timeouts(socket.into());
+            std::thread::scope(|scope| {
+                scope.spawn(move || socket.write_all(&vec![7; BYTES]).expect("written"));
+                let mut bytes = Vec::new();
+                peer.read_to_end(&mut bytes).expect("segments that fit the narrow link");
+                assert_eq!(bytes.len(), BYTES);
+            });
+            assert_eq!(runtime.stack_counters().tcp_path_mtu_lowered, 0, "it was the kernel's business");
+        });
+    }
 }

@@ -16,6 +16,8 @@ use abey_datapath::{Error, IoError, Runtime, Shutdown, TcpListener, TcpStream};
 use abey_nic::Impairment;
 use nix::libc;
 
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
 use crate::common::{
     Around, HANG_LIMIT, TestBed, Wire, has_program, in_namespace, inside, is_possible, ours, theirs, this_program,
     until, with_timeouts,
@@ -515,5 +517,60 @@ fn a_full_listener_passes_further_connections_to_the_kernel() {
             others.push(connect());
             listener.accept().is_ok()
         });
+    });
+}
+
+#[test]
+fn a_connection_from_a_bound_socket_moves_into_that_socket() {
+    on_a_clean_wire(|bed, _| {
+        for is_v4 in [true, false] {
+            let kernel = bed.at_peer(|| std::net::TcpListener::bind(theirs(is_v4, 0)).expect("bound"));
+            let remote = kernel.local_addr().expect("bound");
+            let socket = kernel_socket(remote);
+            let bound = socket2::SockRef::from(&socket);
+            bound.bind(&ours(is_v4, 0).into()).expect("bound");
+            let local = bound.local_addr().expect("bound").as_socket().expect("an address");
+            let stream = TcpStream::connect_from(&bed.runtime, Some(local.ip()), Some(local.port()), remote);
+            let stream = stream.expect("begun");
+            stream.wait_until_connected(Some(HANG_LIMIT)).expect("connected");
+            let (mut peer, from) = kernel.accept().expect("a connection");
+            assert_eq!(from, local);
+            stream.write_all(b"before ").expect("written");
+            assert!(matches!(stream.hand_over(socket.as_fd()).expect("handed over"), HandedOver::Kernel));
+            // A second call has the same result.
+            assert!(matches!(stream.hand_over(socket.as_fd()).expect("handed over"), HandedOver::Kernel));
+            drop(stream);
+            let mut socket = std::net::TcpStream::from(socket);
+            socket.write_all(b"after").expect("written");
+            drop(socket);
+            let mut text = String::new();
+            peer.read_to_string(&mut text).expect("read");
+            assert_eq!(text, "before after");
+        }
+    });
+}
+
+#[test]
+fn without_privileges_and_without_a_broker_a_pump_serves() {
+    on_a_clean_wire(|bed, listener| {
+        let (stream, mut peer) = accepted(bed, listener, true);
+        peer.write_all(b"question").expect("written");
+        let none = CapabilitySet::empty();
+        let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        set_capabilities(None, sets).expect("dropped");
+        let socket = kernel_socket(ours(true, 0));
+        let HandedOver::Pump(end) = stream.hand_over(socket.as_fd()).expect("handed over") else { panic!("forbidden") };
+        let refusal = bed.runtime.take_hand_over_refusal().expect("the reason");
+        assert_eq!(refusal.kind(), ErrorKind::PermissionDenied);
+        drop(stream);
+        let mut end = with_timeouts(end.into());
+        let mut text = [0; 8];
+        end.read_exact(&mut text).expect("read");
+        assert_eq!(&text, b"question");
+        end.write_all(b"answer").expect("written");
+        drop(end);
+        assert_eq!(rest(&peer), "answer");
+        // The socket is as it was before.
+        assert!(socket2::SockRef::from(&socket).peer_addr().is_err());
     });
 }

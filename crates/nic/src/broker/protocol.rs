@@ -275,6 +275,28 @@ mod tests {
             redirect,
             Request::UseNeighbor([10, 0, 0, 9].into()),
             Request::UseNeighbor(Ipv6Addr::LOCALHOST.into()),
+            Request::BeginRepair(RepairState {
+                local: "[fd00::1]:80".parse().expect("an address"),
+                remote: "[fd00::2]:4000".parse().expect("an address"),
+                send_next: u32::MAX,
+                read_next: 1,
+                receive_next: 2,
+                peer_mss: 1460,
+                scales: Some((7, 8)),
+                sack: true,
+                timestamp: Some(9),
+                send_window: (1, 2, 3),
+                receive_window: 4,
+                buffers: (5, 6),
+                reuse_address: true,
+            }),
+            Request::EndRepair { reuse_address: false, has_succeeded: true },
+            Request::PassFlow {
+                local: "10.0.0.1:80".parse().expect("an address"),
+                remote: "10.0.0.2:4000".parse().expect("an address"),
+                on: true,
+            },
+            Request::Inject("00ff".to_owned()),
             Request::ReportFailure("no".to_owned()),
             Request::GiveBack,
         ] {
@@ -300,6 +322,9 @@ mod tests {
         assert!(Request::parse(&claim(TOKEN)).is_some());
         assert_eq!(Request::parse(&claim(&TOKEN[1..])), None);
         assert_eq!(Request::parse(&claim(&"é".repeat(TOKEN_BYTES / 2))), None);
+        for digits in ["0", "0g", "é"] {
+            assert_eq!(Request::parse(&Request::Inject(digits.to_owned()).to_bytes()), None);
+        }
         for text in [
             r#"{"redirect":{"protocol":"sctp","port":80,"what":"nothing"}}"#,
             r#"{"redirect":{"protocol":"tcp","port":65536,"what":"nothing"}}"#,
