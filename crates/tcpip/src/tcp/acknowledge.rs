@@ -99,7 +99,7 @@ impl Connection {
 
     /// Uses the SACK blocks of an acknowledgement that another one has overtaken (RFC 6675, 5).
     fn receive_old_ack(&mut self, cx: &mut Context<'_>, header: &Header) {
-        if !self.sack || header.options.sack[0].is_none() || self.scoreboard.is_empty() {
+        if !self.sack || header.options.sack.is_empty() || self.scoreboard.is_empty() {
             return;
         }
         let (outstanding, sacked) = (self.scoreboard.outstanding(), self.scoreboard.sacked());
@@ -152,15 +152,15 @@ impl Connection {
     }
 
     fn process_sack_blocks(&mut self, cx: &mut Context<'_>, options: &Options, ack: Seq, summary: &mut AckSummary) {
-        let blocks = options.sack;
+        let blocks = options.sack.as_slice();
         let (una, nxt) = (self.send_buffer.una, self.send_buffer.nxt);
-        for (number, block) in blocks.iter().flatten().enumerate() {
+        for (number, block) in blocks.iter().enumerate() {
             let was_sent_after = |oldest: Seq| {
                 let (start, end) = (block.start.since(oldest), block.end.since(oldest));
                 start < end && end <= nxt.since(oldest)
             };
             let inside = |outer: &SeqRange| block.start.at_or_after(outer.start) && block.end.at_or_before(outer.end);
-            let duplicate = number == 0 && (block.end.at_or_before(ack) || blocks[1].as_ref().is_some_and(inside));
+            let duplicate = number == 0 && (block.end.at_or_before(ack) || blocks.get(1).is_some_and(inside));
             if !was_sent_after(if duplicate { una.minus(self.send_buffer.oldest_ack()) } else { ack }) {
                 cx.counters.tcp_sack_discards += 1;
                 continue;

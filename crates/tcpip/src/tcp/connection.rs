@@ -9,7 +9,7 @@
 //! | handshake | `handshake`, `isn`, `cookies` | RFC 9293 3.5, 7323, 6528, 4987 |
 //! | input, reassembly and receive window | `receive`, `receive_buffer` | RFC 9293 3.10.7, 5961, 2018, 2883 |
 //! | acknowledgements to the peer | `ack` | RFC 9293 3.8.6.3, 5681 4.2 |
-//! | acknowledgements from the peer | `acknowledge`, `scoreboard`, `rack`, `newreno`, `undo` | RFC 6675, 8985, 6582, 4015 |
+//! | acknowledgements from the peer | `acknowledge`, `sack`, `scoreboard`, `rack`, `newreno`, `undo` | RFC 6675, 8985, 6582, 4015 |
 //! | congestion window | `congestion`, `cubic`, `prr` | RFC 5681, 6928, 9438, 9937 |
 //! | explicit congestion notification | `ecn` | RFC 3168, 8311 |
 //! | output and send window | `send`, `send_buffer` | RFC 9293 3.7.4, 3.8.6.2 |

@@ -18,6 +18,7 @@ pub(crate) mod rack;
 pub(crate) mod receive;
 pub(crate) mod receive_buffer;
 pub(crate) mod rtt;
+pub(crate) mod sack;
 pub(crate) mod scoreboard;
 pub(crate) mod segment;
 pub(crate) mod send;

@@ -5,19 +5,10 @@
 
 use smoltcp::wire::TcpOption;
 
-use super::seq::{Seq, SeqRange};
+use super::sack::SackBlocks;
 
 /// Largest shift of the window (RFC 7323, section 2.3).
 pub(crate) const MAXIMUM_WINDOW_SCALE: u8 = 14;
-
-/// Kind of the SACK option (RFC 2018). smoltcp's type for it has room for three blocks only.
-const SACK: u8 = 5;
-
-/// Maximum number of SACK blocks, without a timestamp. Beside one there is room for [`SACK_BLOCKS_WITH_TIMESTAMP`].
-pub(crate) const SACK_BLOCKS: usize = 4;
-
-/// Maximum number of SACK blocks beside a timestamp.
-const SACK_BLOCKS_WITH_TIMESTAMP: usize = 3;
 
 /// Timestamp option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +24,7 @@ pub(crate) struct Options {
     pub window_scale: Option<u8>,
     pub sack_permitted: bool,
     pub timestamp: Option<Timestamp>,
-    pub sack: [Option<SeqRange>; SACK_BLOCKS],
+    pub sack: SackBlocks,
 }
 
 impl Options {
@@ -49,7 +40,7 @@ impl Options {
                 TcpOption::MaxSegmentSize(mss) => options.mss = Some(mss),
                 TcpOption::WindowScale(shift) => options.window_scale = Some(shift.min(MAXIMUM_WINDOW_SCALE)),
                 TcpOption::SackPermitted => options.sack_permitted = true,
-                TcpOption::SackRange(_) => options.sack = parse_blocks(&encoded[2..]),
+                TcpOption::SackRange(_) => options.sack = SackBlocks::parse(&encoded[2..]),
                 TcpOption::TimeStamp { tsval, tsecr } => {
                     options.timestamp = Some(Timestamp { value: tsval, echo: tsecr });
                 }
@@ -61,11 +52,10 @@ impl Options {
 
     /// Returns the length of the options in bytes, a multiple of four.
     pub(crate) fn len(&self) -> usize {
-        let sack = self.sack.iter().flatten().count();
         4 * usize::from(self.mss.is_some())
             + 4 * usize::from(self.window_scale.is_some())
             + if self.timestamp.is_some() { 12 } else { 4 * usize::from(self.sack_permitted) }
-            + sack_len(sack)
+            + self.sack.len()
     }
 
     /// Writes the options into `buffer`, whose length must be [`Options::len`].
@@ -89,45 +79,11 @@ impl Options {
             rest = TcpOption::NoOperation.emit(rest);
             rest = TcpOption::WindowScale(shift).emit(rest);
         }
-        if self.sack.iter().any(Option::is_some) {
-            rest = emit_blocks(pad(rest), &self.sack);
+        if !self.sack.is_empty() {
+            rest = self.sack.emit(pad(rest));
         }
         debug_assert!(rest.is_empty(), "the options fill the buffer");
     }
-}
-
-/// Returns the length of `blocks` SACK blocks with their padding, in bytes.
-pub(crate) const fn sack_len(blocks: usize) -> usize {
-    if blocks > 0 { 4 + 8 * blocks } else { 0 }
-}
-
-/// Returns the number of SACK blocks that fit into `bytes` of a segment with or without a timestamp.
-pub(crate) fn sack_room(bytes: usize, timestamp: bool) -> usize {
-    let most = if timestamp { SACK_BLOCKS_WITH_TIMESTAMP } else { SACK_BLOCKS };
-    (bytes.saturating_sub(4) / 8).min(most)
-}
-
-/// Parses the blocks of a SACK option, of eight bytes each. Those beyond the fourth do not fit into a TCP header.
-fn parse_blocks(bytes: &[u8]) -> [Option<SeqRange>; SACK_BLOCKS] {
-    let mut blocks = [None; SACK_BLOCKS];
-    for (slot, block) in blocks.iter_mut().zip(bytes.as_chunks().0) {
-        let [a, b, c, d, e, f, g, h] = *block;
-        let (start, end) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
-        *slot = Some(SeqRange::new(Seq(start), Seq(end)));
-    }
-    blocks
-}
-
-/// Writes a SACK option and returns the rest of `buffer`.
-fn emit_blocks<'a>(buffer: &'a mut [u8], blocks: &[Option<SeqRange>; SACK_BLOCKS]) -> &'a mut [u8] {
-    let count = blocks.iter().flatten().count();
-    let (option, rest) = buffer.split_at_mut(2 + 8 * count);
-    option[..2].copy_from_slice(&[SACK, 2 + 8 * count as u8]);
-    for (bytes, block) in option[2..].chunks_exact_mut(8).zip(blocks.iter().flatten()) {
-        bytes[..4].copy_from_slice(&block.start.0.to_be_bytes());
-        bytes[4..].copy_from_slice(&block.end.0.to_be_bytes());
-    }
-    rest
 }
 
 fn pad(rest: &mut [u8]) -> &mut [u8] {
@@ -138,6 +94,7 @@ fn pad(rest: &mut [u8]) -> &mut [u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tcp::seq::{Seq, SeqRange};
 
     fn round_trip(options: Options) {
         let mut bytes = vec![0xff; options.len()];
@@ -149,7 +106,7 @@ mod tests {
     #[test]
     fn emitted_options_are_parsed() {
         let timestamp = Some(Timestamp { value: 7, echo: 9 });
-        let block = |start| Some(SeqRange::new(Seq(start), Seq(start + 5)));
+        let blocks = |starts: &[u32]| starts.iter().map(|&start| SeqRange::new(Seq(start), Seq(start + 5))).collect();
         round_trip(Options::default());
         round_trip(Options {
             mss: Some(1460),
@@ -159,9 +116,9 @@ mod tests {
             ..Options::default()
         });
         round_trip(Options { mss: Some(1460), window_scale: Some(7), sack_permitted: true, ..Options::default() });
-        round_trip(Options { timestamp, sack: [block(1), block(20), block(40), None], ..Options::default() });
-        round_trip(Options { sack: [block(1), block(20), None, None], ..Options::default() });
-        round_trip(Options { sack: [block(1), block(20), block(40), block(60)], ..Options::default() });
+        round_trip(Options { timestamp, sack: blocks(&[1, 20, 40]), ..Options::default() });
+        round_trip(Options { sack: blocks(&[1, 20]), ..Options::default() });
+        round_trip(Options { sack: blocks(&[1, 20, 40, 60]), ..Options::default() });
     }
 
     #[test]

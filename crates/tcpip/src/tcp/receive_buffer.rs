@@ -9,7 +9,7 @@
 //! trip, because the window then limits the sender.
 
 use super::seq::{Seq, SeqRange};
-use crate::{gro::Payload, ring::Ring, stack::ReceiveSide, tcp::options::SACK_BLOCKS, time::Instant};
+use crate::{gro::Payload, ring::Ring, stack::ReceiveSide, tcp::sack::SackBlocks, time::Instant};
 
 /// Maximum number of out-of-order ranges. A segment that needs another one is dropped.
 const MAX_RANGES: usize = 128;
@@ -281,16 +281,11 @@ impl ReceiveBuffer {
     }
 
     /// Returns the SACK blocks to send: a duplicate first (RFC 2883), then the ranges, the last changed first.
-    pub(crate) fn sack_blocks(&mut self, room: usize) -> [Option<SeqRange>; SACK_BLOCKS] {
-        let mut blocks = [None; SACK_BLOCKS];
-        if room == 0 {
-            return blocks;
+    pub(crate) fn sack_blocks(&mut self, room: usize) -> SackBlocks {
+        if room == 0 || self.duplicate.is_none() && self.ranges.is_empty() {
+            return SackBlocks::default();
         }
-        let all = self.duplicate.take().into_iter().chain(self.ranges.iter().copied());
-        for (slot, block) in blocks.iter_mut().take(room).zip(all) {
-            *slot = Some(block);
-        }
-        blocks
+        self.duplicate.take().into_iter().chain(self.ranges.iter().copied()).take(room).collect()
     }
 
     /// Returns the number of SACK blocks to send, if there is room for all.
@@ -351,8 +346,8 @@ mod tests {
         assert!(arrive(&mut receive_buffer, 15, b"pq").out_of_order);
         let at = |offset| Seq(u32::MAX - 10).plus(offset);
         assert_eq!(
-            receive_buffer.sack_blocks(3),
-            [Some(SeqRange::new(at(10), at(17))), Some(SeqRange::new(at(20), at(22))), None, None]
+            receive_buffer.sack_blocks(3).as_slice(),
+            [SeqRange::new(at(10), at(17)), SeqRange::new(at(20), at(22))]
         );
         let arrival = arrive(&mut receive_buffer, 0, b"abcdefghijk");
         assert_eq!((arrival.in_order, arrival.filled), (17, true));
@@ -368,8 +363,8 @@ mod tests {
         arrive(&mut receive_buffer, 0, b"abc");
         assert!(arrive(&mut receive_buffer, 0, b"ab").duplicate);
         let at = |offset| Seq(u32::MAX - 10).plus(offset);
-        assert_eq!(receive_buffer.sack_blocks(3)[0], Some(SeqRange::new(at(0), at(2))));
-        assert_eq!(receive_buffer.sack_blocks(3)[0], None, "once");
+        assert_eq!(receive_buffer.sack_blocks(3).as_slice(), [SeqRange::new(at(0), at(2))]);
+        assert!(receive_buffer.sack_blocks(3).is_empty(), "once");
         assert_eq!(arrive(&mut receive_buffer, 2, b"cd").in_order, 1);
         assert_eq!(read(&mut receive_buffer), b"abcd");
     }

@@ -6,7 +6,8 @@
 use super::{
     connection::{Connection, Context, Probe, State},
     isn,
-    options::{Options, Timestamp, sack_len, sack_room},
+    options::{Options, Timestamp},
+    sack,
     segment::{Flags, Header},
     send_buffer::{Blocked, Fin},
     seq::{Seq, SeqRange},
@@ -235,7 +236,7 @@ impl Connection {
     fn new_segment_size(&self) -> u32 {
         let blocks = if self.sack { self.receive_buffer.sack_block_count() } else { 0 };
         let mss = self.mss();
-        mss - sack_len(blocks.min(sack_room(mss as usize, self.timestamps.is_some()))) as u32
+        mss - sack::option_len(blocks.min(sack::room(mss as usize, self.timestamps.is_some()))) as u32
     }
 
     /// Builds the header of a segment with `len` payload bytes, and clears the pending acknowledgement.
@@ -243,7 +244,7 @@ impl Connection {
         let timestamp = self.timestamp(cx);
         let mss = self.mss();
         // A retransmission has its original size, which may leave no room for SACK blocks.
-        let room = sack_room((mss as usize).saturating_sub(len), timestamp.is_some());
+        let room = sack::room((mss as usize).saturating_sub(len), timestamp.is_some());
         let room = if self.sack { room } else { 0 };
         let window = self.receive_buffer.advertise_window(mss);
         self.ack.sent(len > 0);
