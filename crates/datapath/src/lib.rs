@@ -119,7 +119,8 @@ mod worker;
 pub use abey_delivery::record::{Answer, Call, Recorder, Transition, first_difference};
 pub use abey_nic::LinkState;
 pub use abey_tcpip::{
-    IoError, Keepalive, Message, OpenError as StackOpenError, Readiness, Sharing, Shutdown, SocketError,
+    CongestionControl, IoError, Keepalive, LocalEndpoint, Message, OpenError as StackOpenError, Readiness, Sharing,
+    Shutdown, SocketError, SocketState, TcpInfo, TcpOptions,
 };
 pub use counters::Counters;
 pub use epoll::{Epoll, Event, Interest, Waker};

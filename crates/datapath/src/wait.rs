@@ -214,7 +214,9 @@ pub(crate) fn wait_any<'a>(
     let is_ready = |(socket, interest): (&ShardSocket, Readiness)| {
         let wants_room = interest.contains(Readiness::WRITABLE);
         let readiness = socket.shard.with(|core| core.readiness(socket.id, wants_room));
-        readiness.intersects(interest | Readiness::ERROR | Readiness::HANG_UP)
+        // A connection that the peer has closed may still have data to send.
+        let ends = if interest == Readiness::DRAINED { Readiness::NONE } else { Readiness::ERROR | Readiness::HANG_UP };
+        readiness.intersects(interest | ends)
     };
     let sleeper = Sleeper { thread: &thread, clock: first.clock, kernel };
     let mut wait = SocketWait::new(thread.poller());

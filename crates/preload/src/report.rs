@@ -26,10 +26,11 @@ pub(crate) enum Topic {
     HandOverExec,
     HandOverPassed,
     HandOverCall,
+    Option,
 }
 
 const TOPICS: usize = NOTHING_PRINTED.len();
-const _: () = assert!(Topic::HandOverCall as usize + 1 == TOPICS);
+const _: () = assert!(Topic::Option as usize + 1 == TOPICS);
 
 /// The character in `ABEY_TOLD` that marks a topic as printed.
 const PRINTED: u8 = b'x';

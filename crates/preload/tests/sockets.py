@@ -44,7 +44,7 @@ def peer(path):
 if sys.argv[1] == "peer":
     peer(sys.argv[2])
 
-signal.alarm(60)
+signal.alarm(100)
 path, base = sys.argv[2], int(sys.argv[3])
 control = socket.socket(socket.AF_UNIX)
 control.connect(path)
@@ -207,7 +207,203 @@ def inheritance():
     say("inherited", inherited)
     for name in ("QUICKACK", "CORK", "DEFER_ACCEPT", "USER_TIMEOUT", "SYNCNT"):
         say(name, attempt(lambda: one.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_" + name), 1)))
+        say(name, option(one, socket.IPPROTO_TCP, getattr(socket, "TCP_" + name)))
     say("state", option(one, socket.IPPROTO_TCP, socket.TCP_INFO, 1))
+
+
+TCP, LEVEL_IP, LEVEL_IPV6 = socket.IPPROTO_TCP, socket.IPPROTO_IP, socket.IPPROTO_IPV6
+OF_TCP = {"MAXSEG": 2, "CORK": 3, "SYNCNT": 7, "USER_TIMEOUT": 18, "NOTSENT_LOWAT": 25}
+
+
+def read_back(made):
+    answers = {name: option(made, TCP, number) for name, number in OF_TCP.items()}
+    answers["CONGESTION"] = option(made, TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+    answers["TOS"] = option(made, LEVEL_IP, socket.IP_TOS)
+    return answers
+
+
+def set_options(made, segment=1000):
+    values = {"MAXSEG": segment, "CORK": 1, "SYNCNT": 3, "USER_TIMEOUT": 12_345, "NOTSENT_LOWAT": 20_000}
+    for name, value in values.items():
+        say("set " + name, attempt(lambda: made.setsockopt(TCP, OF_TCP[name], value)))
+    say("set CONGESTION", attempt(lambda: made.setsockopt(TCP, socket.TCP_CONGESTION, b"reno")))
+    say("set TOS", attempt(lambda: made.setsockopt(LEVEL_IP, socket.IP_TOS, 0x2b)))
+
+
+def options():
+    "What an option of a listener and of a connection reads back, before and after; invalid values."
+    listener, at = server()
+    say("fresh", read_back(listener))
+    set_options(listener)
+    say("set", read_back(listener))
+    use(listener)
+    one = visited(listener, HERE)
+    say("inherited", read_back(one))
+    for name, value in (("MAXSEG", 1), ("SYNCNT", 0), ("SYNCNT", 200), ("USER_TIMEOUT", -1)):
+        say("bad " + name, attempt(lambda: one.setsockopt(TCP, OF_TCP[name], value)))
+    say("bad CONGESTION", attempt(lambda: one.setsockopt(TCP, socket.TCP_CONGESTION, b"none such")))
+    set_options(one, 800)
+    say("set on a connection", read_back(one))
+    to = listening_at_peer()
+    two = make()
+    set_options(two)
+    two.connect(to)
+    say("connected", read_back(two))
+    three = make()
+    three.connect(to)
+    say("plain", read_back(three))
+    info = option(three, TCP, socket.TCP_INFO, 104)
+    words = struct.unpack("8B24I", info)
+    # State, state of recovery, options; segment sizes, unacknowledged segments, path MTU; announced segment size.
+    say("info", (words[:6], words[10], words[12], words[21], words[27]))
+    say("plausible", (200_000 <= words[8] <= 3_000_000, 0 < words[23] < 5_000_000, words[26] >= 2))
+    say("length", len(option(three, TCP, socket.TCP_INFO, 8)))
+
+
+def seen(command, count):
+    "What the peer sees of TCP segments from here: of each one with data, the type of service and the payload's length."
+    tell("raw.setblocking(False)")
+    tell("[None for _ in iter(lambda: attempt(lambda: raw.recv(2000)), 'EAGAIN')]")
+    command()
+    tell("raw.settimeout(5)")
+    packets = []
+    while len(packets) < count:
+        packet = tell("attempt(lambda: raw.recv(2000))")
+        if not isinstance(packet, bytes):
+            break
+        length, header = int.from_bytes(packet[2:4], "big"), 4 * (packet[0] & 15)
+        if packet[9] == 6 and packet[12:16] == socket.inet_aton(HERE):
+            data = length - header - 4 * (packet[header + 12] >> 4)
+            if data:
+                packets.append((hex(packet[1]), data))
+    return packets
+
+
+def on_the_wire():
+    "TCP_MAXSEG, TCP_CORK, MSG_MORE and IP_TOS, as the peer sees them."
+    tell("raw := socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))")
+    listener, at = server()
+    use(listener)
+    one = visited(listener, HERE)
+    one.setsockopt(LEVEL_IP, socket.IP_TOS, 0x48)
+    say("a class", seen(lambda: one.send(b"x"), 1))
+    one.setsockopt(TCP, OF_TCP["CORK"], 1)
+    began = time.monotonic()
+    say("corked, for a time", seen(lambda: one.send(b"x" * 7), 1))
+    say("not at once", time.monotonic() - began > 0.15)
+
+    def pieces():
+        for _ in range(5):
+            one.send(b"x" * 10)
+        one.setsockopt(TCP, OF_TCP["CORK"], 0)
+
+    say("corked", seen(pieces, 1))
+    say("more", seen(lambda: [one.send(b"y" * 3, socket.MSG_MORE), one.send(b"y" * 4)], 1))
+    say("read", len(tell("a.recv(1000)")))
+    one.close()
+    small, at = server()
+    small.setsockopt(TCP, OF_TCP["MAXSEG"], 700)
+    use(small)
+    one = visited(small, HERE)
+    lengths = [length for _, length in seen(lambda: one.send(bytes(3000)), 5)]
+    # The kernel's segments may be seen before they are cut (TSO).
+    say("small segments", ({length % 688 for length in lengths} <= {0, 3000 % 688}, sum(lengths)))
+    say("the peer's, too", tell("a.getsockopt(6, 2)"))
+    tell("raw.close()")
+
+
+def unsent():
+    "TCP_NOTSENT_LOWAT, with a peer that does not read."
+    listener, at = server()
+    use(listener)
+    tell("a := socket.socket()")
+    tell("a.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)")
+    tell(f"a.connect(({HERE!r}, {at}))")
+    one = listener.accept()[0]
+    one.setblocking(False)
+    one.setsockopt(TCP, OF_TCP["NOTSENT_LOWAT"], 10_000)
+    total = 0
+    # Until the peer's window is full, too.
+    while True:
+        while isinstance(sent := attempt(lambda: one.send(bytes(2000))), int):
+            total += sent
+        if not ready(one, select.EPOLLOUT, 0.3):
+            break
+    # The send buffer would hold more.
+    say("refused", (sent, total < 300_000))
+    left = total
+    while left > 1000:
+        left -= len(tell("a.recv(60_000)"))
+    say("writable", ready(one, select.EPOLLOUT))
+    say("all of it", total - left > 0)
+
+
+def linger():
+    "`close` waits until the peer has everything, or for a time."
+    listener, at = server()
+    use(listener)
+    one = visited(listener, HERE)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 20))
+    one.sendall(b"x" * 10_000)
+    began = time.monotonic()
+    one.close()
+    say("soon", time.monotonic() - began < 15)
+    say("all there", len(tell("b''.join(iter(lambda: a.recv(100_000), b''))")))
+    for blocking in (True, False):
+        tell("a := socket.socket()")
+        tell("a.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)")
+        tell(f"a.connect(({HERE!r}, {at}))")
+        one = listener.accept()[0]
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 1))
+        one.setblocking(False)
+        total = 0
+        while total < 200_000 and isinstance(sent := attempt(lambda: one.send(bytes(2000))), int):
+            total += sent
+        one.setblocking(blocking)
+        began = time.monotonic()
+        one.close()
+        waited = time.monotonic() - began
+        say("for its time", (waited > 0.9, waited < 30))
+        say("and not reset", len(tell("b''.join(iter(lambda: a.recv(100_000), b''))")) == total)
+    # Only the last descriptor waits.
+    one = visited(listener, HERE)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 20))
+    other = one.dup()
+    one.sendall(b"x")
+    one.close()
+    other.sendall(b"y")
+    other.close()
+    say("both", tell("b''.join(iter(lambda: a.recv(100_000), b''))"))
+
+
+def deferred():
+    "TCP_DEFER_ACCEPT."
+    listener, at = server()
+    listener.setsockopt(TCP, socket.TCP_DEFER_ACCEPT, 30)
+    say("reads", option(listener, TCP, socket.TCP_DEFER_ACCEPT))
+    use(listener)
+    tell(f"a := socket.create_connection(({HERE!r}, {at}))")
+    listener.setblocking(False)
+    say("not ready", ready(listener, select.EPOLLIN, 0.1))
+    say("nobody", attempt(listener.accept))
+    tell("a.sendall(b'now')")
+    say("ready", ready(listener, select.EPOLLIN))
+    say("with data", listener.accept()[0].recv(9))
+
+
+def silent():
+    "TCP_USER_TIMEOUT, with a peer that has gone away."
+    listener, at = server()
+    use(listener)
+    one = visited(listener, HERE)
+    one.setsockopt(TCP, OF_TCP["USER_TIMEOUT"], 700)
+    tell("drop := __import__('subprocess').call(['ip', 'route', 'add', 'blackhole', '10.8.0.1/32'])")
+    one.send(b"x")
+    began = time.monotonic()
+    say("error", ready(one, select.EPOLLIN, 20))
+    say("which", last(one))
+    say("soon", time.monotonic() - began < 18)
+    tell("drop := __import__('subprocess').call(['ip', 'route', 'del', 'blackhole', '10.8.0.1/32'])")
 
 
 def families():
@@ -428,6 +624,7 @@ def restart():
     say("and the old one", tell("b.recv(9)"))
 
 
-for scenario in (binding, listeners, inheritance, families, connecting, bound_before, endings, overflow, restart):
+for scenario in (binding, listeners, inheritance, options, on_the_wire, unsent, linger, deferred, silent, families, connecting,
+                 bound_before, endings, overflow, restart):
     print(f"{scenario.__name__}:")
     scenario()

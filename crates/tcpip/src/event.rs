@@ -31,6 +31,9 @@ impl Readiness {
     pub const HANG_UP: Self = Self(8);
     /// `take_error` returns an error (EPOLLERR).
     pub const ERROR: Self = Self(16);
+    /// The connection has nothing left to send: its FIN was acknowledged, or it is closed. Used by a `close` that waits
+    /// (SO_LINGER).
+    pub const DRAINED: Self = Self(32);
 
     /// Returns whether everything in `other` is in this set.
     #[must_use]

@@ -77,6 +77,7 @@ mod path_mtu;
 mod ring;
 mod stack;
 mod tcp;
+mod tcp_options;
 mod time;
 mod udp;
 mod wheel;
@@ -92,8 +93,9 @@ pub use event::{Event, Readiness, SocketId};
 pub use packet::{ChecksumToFill, FrameInfo};
 pub use stack::{
     ExportedConnection, ExportedTimestamps, FrameSink, Frames, Holder, LocalEndpoint, Message, ReceiveSide, SendEnd,
-    SendSide, Shutdown, SocketInfo, SocketState, Stack, Transport, is_segment_of,
+    SendSide, Shutdown, SocketInfo, SocketState, Stack, TcpInfo, Transport, is_segment_of,
 };
+pub use tcp_options::TcpOptions;
 pub use time::Instant;
 
 #[cfg(test)]

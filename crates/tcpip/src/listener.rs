@@ -9,27 +9,19 @@ use core::net::SocketAddr;
 use std::collections::VecDeque;
 
 use crate::{
-    config::Keepalive,
+    TcpOptions,
     event::{Readiness, SocketId},
     tcp::cookies,
     time::Instant,
 };
-
-/// Options that accepted connections inherit.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Template {
-    pub nodelay: bool,
-    pub keepalive: Option<Keepalive>,
-    pub receive_buffer: Option<u32>,
-    pub send_buffer: Option<usize>,
-}
 
 /// A listening socket.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub local: SocketAddr,
     pub edges: Readiness,
-    pub template: Template,
+    /// Options that accepted connections inherit.
+    pub options: TcpOptions,
     pub backlog: usize,
     pub half_open: usize,
     pub queue: VecDeque<SocketId>,
@@ -43,7 +35,7 @@ impl Listener {
         Self {
             local,
             edges: Readiness::NONE,
-            template: Template::default(),
+            options: TcpOptions::default(),
             backlog: backlog.max(1),
             half_open: 0,
             queue: VecDeque::new(),

@@ -261,7 +261,7 @@ fn a_datagram_to_the_hosts_own_address_arrives() {
 #[test]
 fn a_connection_attempt_to_its_own_endpoint_fails() {
     let mut host = looped_host();
-    let local = LocalEndpoint { address: None, port: Some(80) };
+    let local = LocalEndpoint { port: Some(80), ..LocalEndpoint::default() };
     let at = "127.0.0.1:80".parse().unwrap();
     assert_eq!(host.connect_from(NOW, local, at, |_| true), Err(OpenError::AddressInUse(at)));
 }
@@ -468,7 +468,7 @@ fn ports_pass_the_filter_and_addresses_are_the_hosts_own() {
         assert_eq!(host.local_addr(id).unwrap().port() % 4, 3);
     }
     assert_eq!(host.connect_from(NOW, abey_tcpip::LocalEndpoint::default(), to, |_| false), Err(OpenError::NoPort(to)));
-    let fixed = abey_tcpip::LocalEndpoint { address: None, port: Some(5000) };
+    let fixed = abey_tcpip::LocalEndpoint { address: None, port: Some(5000), ..Default::default() };
     host.connect_from(NOW, fixed, to, |_| true).unwrap();
     assert!(matches!(host.connect_from(NOW, fixed, to, |_| true), Err(OpenError::AddressInUse(_))));
     assert!(matches!(host.listen("10.0.0.7:80".parse().unwrap(), 1), Err(OpenError::AddressNotAvailable(_))));

@@ -310,3 +310,124 @@ fn the_echo_of_a_lost_acknowledgement_gives_no_sample() {
     let again = script.advance(30 * SECOND);
     assert!(again[0].0 < SECOND, "after {} ns", again[0].0);
 }
+
+/// Establishes a connection without timestamps, with a round trip of 20 ms and twenty segments of 1000 bytes in flight,
+/// from 10,001 on. Returns its socket.
+fn twenty_without_timestamps(script: &mut Script) -> abey_tcpip::SocketId {
+    let id = script.accepted_with_sack();
+    script.write(id, 100_000);
+    assert_eq!(script.sent().len(), 10);
+    script.now += 20 * MILLISECOND;
+    script.inject(&seg("A", 1, 10_001));
+    assert_eq!(script.sent().len(), 20);
+    id
+}
+
+/// Waits for a timeout. Returns the end of what was sent.
+fn timeout(script: &mut Script) -> u32 {
+    let sent = script.advance(400 * MILLISECOND);
+    assert_eq!(script.stack.counters().tcp_timeouts, 1, "{sent:?}");
+    assert_eq!(sent.last().unwrap().1.seq, 10_001, "the first segment again");
+    sent.iter().map(|(_, segment)| segment.seq + segment.payload.len() as u32).max().unwrap().max(30_001)
+}
+
+/// RFC 5682, step 3b: after a timeout without timestamps, new data is sent instead of a retransmission, and the originals
+/// show that the timeout was spurious.
+#[test]
+fn f_rto_undoes_a_timeout_without_a_loss() {
+    let mut script = script();
+    twenty_without_timestamps(&mut script);
+    let end = timeout(&mut script);
+    let resent = script.stack.counters().tcp_retransmitted_segments;
+    script.inject(&seg("A", 1, 11_001));
+    assert_eq!(ranges(&script.sent()), [(end, 1000), (end + 1000, 1000)]);
+    assert_eq!(script.stack.counters().tcp_undone, 0);
+    script.inject(&seg("A", 1, 12_001));
+    assert_eq!(script.stack.counters().tcp_undone, 1);
+    script.sent();
+    script.inject(&seg("A", 1, 30_001));
+    assert!(script.sent().len() >= 10, "the window is restored");
+    assert_eq!(script.stack.counters().tcp_retransmitted_segments, resent, "nothing more is sent twice");
+}
+
+/// RFC 5682, step 3a: only the new data arrives, so the rest was lost.
+#[test]
+fn f_rto_finds_a_loss() {
+    let mut script = script();
+    twenty_without_timestamps(&mut script);
+    let end = timeout(&mut script);
+    script.inject(&seg("A", 1, 11_001));
+    assert_eq!(ranges(&script.sent()), [(end, 1000), (end + 1000, 1000)]);
+    script.inject(&seg("A", 1, 11_001).sack(&[(end, end + 1000)]));
+    assert_eq!(ranges(&script.sent())[0], (11_001, 1000));
+    assert_eq!(script.stack.counters().tcp_undone, 0);
+}
+
+/// RFC 5682, step 2: without new data the retransmissions continue at once.
+#[test]
+fn f_rto_needs_new_data() {
+    let mut script = script();
+    let id = script.accepted_with_sack();
+    script.write(id, 10_000);
+    script.sent();
+    script.advance(2 * SECOND);
+    assert!(script.stack.counters().tcp_timeouts >= 1);
+    script.inject(&seg("A", 1, 1001));
+    assert_eq!(ranges(&script.sent())[0], (1001, 1000));
+}
+
+/// RFC 3708: without timestamps, the peer's report that the retransmission was a duplicate undoes the recovery, even after
+/// its end.
+#[test]
+fn a_reported_duplicate_undoes_a_recovery() {
+    for ended in [false, true] {
+        let mut script = script();
+        let id = twenty_without_timestamps(&mut script);
+        script.now += 20 * MILLISECOND;
+        for arrived in 2..6 {
+            script.inject(&seg("A", 1, 10_001).sack(&[(11_001, 10_001 + 1000 * arrived)]));
+        }
+        assert_eq!(script.stack.counters().tcp_sack_recoveries, 1);
+        assert_eq!(script.sent()[0].seq, 10_001);
+        assert!(script.stack.tcp_info(id).unwrap().slow_start_threshold.is_some());
+        script.now += 5 * MILLISECOND;
+        let una = if ended { 30_001 } else { 15_001 };
+        script.inject(&seg("A", 1, una));
+        assert_eq!(script.stack.tcp_info(id).unwrap().recovers, !ended);
+        script.sent();
+        script.now += 15 * MILLISECOND;
+        script.inject(&seg("A", 1, una).sack(&[(10_001, 11_001)]));
+        assert_eq!(script.stack.counters().tcp_undone, 1);
+        let info = script.stack.tcp_info(id).unwrap();
+        assert_eq!((info.recovers, info.slow_start_threshold), (false, None), "slow start continues");
+    }
+}
+
+/// RFC 9406: the first slow start ends when the round trip grows, before anything is lost.
+#[test]
+fn slow_start_ends_when_the_round_trip_grows() {
+    for (growth, ends) in [(0, false), (10 * MILLISECOND, true)] {
+        let mut script = Script::new(|settings| settings.send_buffer = 1 << 27);
+        let id = script.accepted(&seg("S", 0, 0).options(1000, Some(10), true).window(u16::MAX));
+        script.write(id, 100_000_000);
+        let (mut next, mut sent, mut rtt) = (1, script.sent().len() as u32, 20 * MILLISECOND);
+        for round in 0..11 {
+            // Ten acknowledgements a round.
+            script.now += rtt;
+            let (first, last) = (next, next + sent * 1000);
+            (next, sent) = (last, 0);
+            for part in 1..=10 {
+                script.inject(&seg("A", 1, first + (last - first) / 10_000 * 1000 * part).window(u16::MAX));
+                sent += script.sent().len() as u32;
+            }
+            script.inject(&seg("A", 1, last).window(u16::MAX));
+            sent += script.sent().len() as u32;
+            if round > 0 {
+                rtt += growth;
+            }
+        }
+        let info = script.stack.tcp_info(id).unwrap();
+        assert_eq!(info.slow_start_threshold.is_some(), ends, "{info:?}");
+        assert_eq!(script.stack.counters().tcp_retransmitted_segments, 0);
+    }
+}

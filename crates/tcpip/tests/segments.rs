@@ -6,7 +6,9 @@ mod ecn;
 mod ends;
 mod export;
 mod hostile;
+mod options;
 mod sack;
+mod stalls;
 mod states;
 mod windows;
 

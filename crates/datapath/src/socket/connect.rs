@@ -1,6 +1,6 @@
 //! Opening a connection: the choice of its local port, and its first packet.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use abey_nic::Protocol;
@@ -12,18 +12,18 @@ use crate::host::Host;
 use crate::kernel::ports::{Lease, PortUsers};
 use crate::shard::{Core, Shard, ShardSocket};
 
-/// Connects to `remote` in a shard, from `address`. The local port is one for which the NIC delivers the answers to that
+/// Connects to `remote` in a shard, from the address of `local` and with its options. The local port is one for which the NIC delivers the answers to that
 /// shard.
 pub(super) fn connect_in(
     host: &Arc<Host>,
     shard: &Arc<Shard>,
-    address: Option<IpAddr>,
+    local: LocalEndpoint,
     remote: SocketAddr,
 ) -> Result<Handle, OpenError> {
-    let steers = host.steering(remote, address, shard.index.as_usize())?;
+    let steers = host.steering(remote, local.address, shard.index.as_usize())?;
     let connect = |core: &mut Core, port, accepts: &dyn Fn(u16) -> bool| {
         let now = core.stack_now();
-        let socket = core.stack.connect_from(now, LocalEndpoint { address, port }, remote, accepts)?;
+        let socket = core.stack.connect_from(now, LocalEndpoint { port, ..local }, remote, accepts)?;
         Ok((socket, core.stack.local_addr(socket).ok()))
     };
     let Some(kernel) = host.kernel() else {
@@ -57,13 +57,13 @@ pub(super) fn connect_in(
 /// Connects to `remote` from a port that a kernel socket of the caller holds, in the shard where the answers arrive.
 pub(super) fn connect_from_port(
     host: &Arc<Host>,
-    address: Option<IpAddr>,
+    local: LocalEndpoint,
     port: u16,
     remote: SocketAddr,
 ) -> Result<Handle, OpenError> {
     let mut fits = None;
     for shard in host.shards().iter() {
-        if host.steering(remote, address, shard.index.as_usize())?(port) {
+        if host.steering(remote, local.address, shard.index.as_usize())?(port) {
             fits = Some(shard);
             break;
         }
@@ -75,9 +75,9 @@ pub(super) fn connect_from_port(
     }
     let socket = host.open(shard, |core| {
         let now = core.stack_now();
-        core.stack.connect_from(now, LocalEndpoint { address, port: Some(port) }, remote, |_| true)
+        core.stack.connect_from(now, LocalEndpoint { port: Some(port), ..local }, remote, |_| true)
     })?;
-    let local = address.map(|address| SocketAddr::new(address, port));
+    let local = local.address.map(|address| SocketAddr::new(address, port));
     Ok(handle(host, shard, socket, lease.map(|lease| (lease, local, remote))))
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abey_nic::Protocol;
-use abey_tcpip::{IoError, Readiness, SocketId};
+use abey_tcpip::{IoError, Readiness, SocketId, TcpOptions};
 
 use super::handle::{Handle, on};
 use super::stream::TcpStream;
@@ -104,6 +104,20 @@ impl TcpListener {
     /// The runtime was dropped.
     pub fn set_backlog(&self, backlog: usize) -> Result<(), Error> {
         self.0.sockets.iter().try_for_each(|socket| on(socket, |core| core.stack.set_backlog(socket.id, backlog)))
+    }
+
+    /// Sets the options that connections inherit whose SYN arrives from now on.
+    ///
+    /// # Errors
+    /// The runtime was dropped.
+    pub fn set_options(&self, options: &TcpOptions) -> Result<(), Error> {
+        for socket in &self.0.sockets {
+            on(socket, |core| {
+                let now = core.stack_now();
+                core.stack.set_options(now, socket.id, options)
+            })?;
+        }
+        Ok(())
     }
 
     /// Stops listening, and resets the connections that wait to be accepted (`shutdown(2)` of a listener).

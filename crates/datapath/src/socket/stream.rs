@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abey_tcpip::{IoError, Keepalive, Readiness, Shutdown, SocketError, SocketId};
+use abey_tcpip::{IoError, Keepalive, LocalEndpoint, Readiness, Shutdown, SocketError, SocketId, TcpInfo, TcpOptions};
 
 use super::connect;
 use super::handle::Handle;
@@ -67,7 +67,8 @@ impl TcpStream {
         timeout: Option<Duration>,
     ) -> Result<Self, OpenError> {
         let host = runtime.host();
-        let stream = Self(connect::connect_in(host, shard, host.source_for(remote.ip()), remote)?);
+        let local = LocalEndpoint { address: host.source_for(remote.ip()), ..LocalEndpoint::default() };
+        let stream = Self(connect::connect_in(host, shard, local, remote)?);
         stream.wait_until_connected(timeout)?;
         match stream.take_error() {
             Ok(None) => Ok(stream),
@@ -89,7 +90,8 @@ impl TcpStream {
             None => host.next_shard(),
             Some(index) => host.shard(index)?,
         };
-        let stream = Self(connect::connect_in(host, shard, host.source_for(remote.ip()), remote)?);
+        let local = LocalEndpoint { address: host.source_for(remote.ip()), ..LocalEndpoint::default() };
+        let stream = Self(connect::connect_in(host, shard, local, remote)?);
         stream.set_nonblocking(true);
         Ok(stream)
     }
@@ -108,11 +110,19 @@ impl TcpStream {
         port: Option<u16>,
         remote: SocketAddr,
     ) -> Result<Self, OpenError> {
+        Self::connect_with(runtime, LocalEndpoint { address, port, ..LocalEndpoint::default() }, remote)
+    }
+
+    /// Starts to connect as [`Self::connect_from`] does, with options that the connection has from its SYN on.
+    ///
+    /// # Errors
+    /// Those of [`Self::connect_from`].
+    pub fn connect_with(runtime: &Runtime, mut local: LocalEndpoint, remote: SocketAddr) -> Result<Self, OpenError> {
         let host = runtime.host();
-        let address = address.or_else(|| host.source_for(remote.ip()));
-        let stream = Self(match port {
-            None => connect::connect_in(host, host.next_shard(), address, remote)?,
-            Some(port) => connect::connect_from_port(host, address, port, remote)?,
+        local.address = local.address.or_else(|| host.source_for(remote.ip()));
+        let stream = Self(match local.port {
+            None => connect::connect_in(host, host.next_shard(), local, remote)?,
+            Some(port) => connect::connect_from_port(host, local, port, remote)?,
         });
         stream.set_nonblocking(true);
         Ok(stream)
@@ -208,6 +218,19 @@ impl TcpStream {
         self.0.now(|core, socket| write(core, socket, bytes))
     }
 
+    /// Writes as [`Self::try_write`] does. A small segment waits for the `more` bytes that follow, for at most 200 ms
+    /// (MSG_MORE).
+    ///
+    /// # Errors
+    /// Those of [`Self::try_write`].
+    pub fn try_write_more(&self, bytes: &[u8], more: bool) -> Result<usize, Error> {
+        self.0.now(|core, socket| {
+            let written = core.stack.write_more(socket, bytes, more)?;
+            core.note_answer(socket);
+            Ok(written)
+        })
+    }
+
     /// Returns the number of bytes that can be read (FIONREAD).
     ///
     /// # Errors
@@ -265,6 +288,34 @@ impl TcpStream {
     /// The runtime was dropped.
     pub fn take_error(&self) -> Result<Option<SocketError>, Error> {
         self.0.now(|core, socket| core.stack.take_error(socket))
+    }
+
+    /// Sets all options. Those that only matter before the handshake have no effect.
+    ///
+    /// # Errors
+    /// The runtime was dropped.
+    pub fn set_options(&self, options: &TcpOptions) -> Result<(), Error> {
+        self.0.now(|core, socket| {
+            let now = core.stack_now();
+            core.stack.set_options(now, socket, options)
+        })
+    }
+
+    /// Sends pending acknowledgements at once and delays none, until the connection changes that by itself; or begins to
+    /// delay them (TCP_QUICKACK).
+    ///
+    /// # Errors
+    /// The runtime was dropped.
+    pub fn set_quick_ack(&self, quick: bool) -> Result<(), Error> {
+        self.0.now(|core, socket| core.stack.set_quick_ack(socket, quick))
+    }
+
+    /// Returns the state of the connection (TCP_INFO).
+    ///
+    /// # Errors
+    /// The connection has ended and its state is gone, or the runtime was dropped.
+    pub fn info(&self) -> Result<TcpInfo, Error> {
+        self.0.now(|core, socket| core.stack.tcp_info(socket))
     }
 
     /// Sets whether small segments are sent at once (TCP_NODELAY).

@@ -10,7 +10,7 @@ use libc::{c_int, c_uint};
 
 use super::error_codes::fail;
 use super::handover::{self, Reason};
-use super::{fd_table, process, runtime_fds};
+use super::{fd_table, process, runtime_fds, unknown_options};
 use crate::real;
 
 /// `close(2)`.
@@ -23,6 +23,7 @@ pub(super) extern "C-unwind" fn close(fd: c_int) -> c_int {
     runtime_fds::closing(fd);
     // Removed first: once the kernel has closed the descriptor, another thread may get its number.
     fd_table::close(fd);
+    unknown_options::forget(fd);
     // SAFETY: the call takes no pointers.
     unsafe { real::CLOSE.get()(fd) }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use abey_datapath::{Error, OpenError, Readiness, Shutdown, TcpStream};
+use abey_datapath::{Error, LocalEndpoint, OpenError, Readiness, Shutdown, TcpStream};
 use libc::{c_int, sockaddr, socklen_t};
 
 use super::context::{datapath_config, is_nic_addr, uninterposed};
@@ -104,7 +104,9 @@ fn datapath_connect(fd: c_int, to: SocketAddr) -> Option<c_int> {
         return None;
     }
     let runtime = runtime(config)?;
-    let stream = match uninterposed(|| TcpStream::connect_from(runtime, address, port, remote)) {
+    let options = SocketOptions::from_kernel_socket(fd);
+    let local = LocalEndpoint { address, port, options: options.tcp };
+    let stream = match uninterposed(|| TcpStream::connect_with(runtime, local, remote)) {
         Ok(stream) => stream,
         Err(error @ OpenError::NoSteering(_)) => {
             report::print_once(Topic::Datapath, format_args!("{error}; the connection to {remote} uses the kernel"));
@@ -112,7 +114,7 @@ fn datapath_connect(fd: c_int, to: SocketAddr) -> Option<c_int> {
         }
         Err(error) => return Some(fail(errno_of_connect(&error))),
     };
-    socket.become_role(Role::Stream(stream), Arc::new(SocketOptions::from_kernel_socket(fd)));
+    socket.become_role(Role::Stream(stream), Arc::new(options));
     if !fd_table::insert(fd, Arc::new(Entry::Socket(socket))) {
         return Some(fail(libc::EMFILE));
     }

@@ -1,24 +1,18 @@
 //! Interposed `setsockopt(2)`, `getsockopt(2)`, `fcntl(2)` and `ioctl(2)`.
 //!
 //! The kernel socket stores every option, and reports it. The options that the datapath has are applied to the datapath
-//! socket too ([`socket_options`](super::socket_options)): TCP_NODELAY, SO_KEEPALIVE and its times, SO_LINGER, SO_RCVTIMEO,
-//! SO_SNDTIMEO, and SO_RCVBUF and SO_SNDBUF once the program has set them. All other options have no effect on the
-//! datapath socket:
+//! socket too ([`socket_options`](super::socket_options)). An option that it does not have stays in the kernel socket, which
+//! [`unknown_options`](super::unknown_options) says once.
 //!
-//! * TCP_CORK, TCP_QUICKACK, TCP_DEFER_ACCEPT, TCP_USER_TIMEOUT, TCP_SYNCNT, and TCP_FASTOPEN on a listener change only
-//!   timing. `close` of a connection with SO_LINGER and a time returns at once; the connection continues in the background
-//!   for that long.
-//! * TCP_INFO contains the state of the connection only. TCP_MAXSEG and TCP_CONGESTION are those of an unconnected socket.
-//!
-//! SO_ERROR, SO_INCOMING_NAPI_ID, FIONREAD, TIOCOUTQ and SIOCOUTQNSD report the datapath socket's values.
+//! SO_ERROR, SO_INCOMING_NAPI_ID, TCP_INFO, TCP_MAXSEG, FIONREAD, TIOCOUTQ and SIOCOUTQNSD report the datapath socket's
+//! values.
 
-use abey_datapath::Readiness;
 use libc::{c_int, c_ulong, c_void, socklen_t};
 
 use super::error_codes::{errno_of_socket_error, fail};
-use super::fd_table;
 use super::handover::{Reason, hand_over};
 use super::socket::{Role, Socket};
+use super::{fd_table, tcp_info, unknown_options};
 use crate::real;
 
 /// `setsockopt(2)`.
@@ -44,6 +38,7 @@ pub(super) unsafe extern "C" fn setsockopt(
         if is_kernels == Some(true) {
             fd_table::remove(fd);
         }
+        unknown_options::check(fd, level, option, is_kernels == Some(false));
     }
     answer
 }
@@ -63,18 +58,13 @@ pub(super) unsafe extern "C" fn getsockopt(
 ) -> c_int {
     // SAFETY: the caller's guarantees are passed on.
     let answer = unsafe { real::GETSOCKOPT.get()(fd, level, option, to, length) };
-    if answer == 0
-        && (level, option) == (libc::IPPROTO_TCP, libc::TCP_INFO)
-        && let Some(Some(state)) = fd_table::with_socket(fd, tcp_info_state)
-        // SAFETY: the kernel has written the answer and its length.
-        && unsafe { length.read() } > 0
-    {
-        // SAFETY: as above; the state is the first byte of `tcp_info`.
-        unsafe { to.cast::<u8>().write(state) };
+    if answer == 0 && (level, option) == (libc::IPPROTO_TCP, libc::TCP_INFO) {
+        // SAFETY: the kernel has written the answer and its length, and nothing else has the buffer.
+        let answer = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length.read() as usize) };
+        fd_table::with_socket(fd, |socket| tcp_info::write(socket, answer));
     }
     if answer == 0
-        && level == libc::SOL_SOCKET
-        && let Some(Some(value)) = fd_table::with_socket(fd, |socket| datapath_option(socket, option))
+        && let Some(Some(value)) = fd_table::with_socket(fd, |socket| datapath_option(socket, level, option))
         // SAFETY: the kernel has written the answer and its length.
         && unsafe { length.read() } as usize == size_of::<c_int>()
     {
@@ -84,25 +74,15 @@ pub(super) unsafe extern "C" fn getsockopt(
     answer
 }
 
-/// Returns the state of a connection as `tcpi_state` (`tcp(7)`). The other fields stay those of the kernel socket.
-fn tcp_info_state(socket: &Socket) -> Option<u8> {
-    const ESTABLISHED: u8 = 1;
-    const SYN_SENT: u8 = 2;
-    const CLOSED: u8 = 7;
-    const CLOSE_WAIT: u8 = 8;
-    let stream = socket.stream()?;
-    let now = stream.readiness();
-    Some(match stream.is_connected() {
-        Ok(true) if now.contains(Readiness::HANG_UP) => CLOSED,
-        Ok(true) if now.contains(Readiness::READ_CLOSED) => CLOSE_WAIT,
-        Ok(true) => ESTABLISHED,
-        _ if now.is_empty() => SYN_SENT,
-        _ => CLOSED,
-    })
-}
-
 /// Returns the value of an option that the kernel socket cannot know.
-fn datapath_option(socket: &Socket, option: c_int) -> Option<c_int> {
+fn datapath_option(socket: &Socket, level: c_int, option: c_int) -> Option<c_int> {
+    if (level, option) == (libc::IPPROTO_TCP, libc::TCP_MAXSEG) {
+        let info = socket.stream()?.info().ok()?;
+        return c_int::try_from(info.segment_size).ok();
+    }
+    if level != libc::SOL_SOCKET {
+        return None;
+    }
     match option {
         libc::SO_ERROR => {
             let error = match socket.datagram() {

@@ -17,7 +17,7 @@ use libc::c_int;
 use super::context::uninterposed;
 use super::epoll_set::EpollSet;
 use super::socket::Socket;
-use super::{handover, inherited, process, runtime_fds};
+use super::{handover, inherited, linger, process, runtime_fds};
 
 /// Number of slots; descriptors above it stay the kernel's. Empty slots are zero pages that are never touched.
 pub(crate) const SLOTS: usize = 1 << 18;
@@ -168,6 +168,7 @@ fn remove_now(fd: c_int) {
 pub(super) fn close(fd: c_int) {
     if let Some(object) = entry_unless_child(fd) {
         handover::before_close(fd, &object);
+        linger::before_close(fd, &object);
     }
     remove(fd);
 }

@@ -177,7 +177,10 @@ fn open(listening: &ListenState, socket: &Socket, fd: c_int) {
             let Some(runtime) = runtime(config) else { return };
             match uninterposed(|| open_listener(listening, config, runtime)) {
                 Ok(listener) => {
-                    socket.become_role(Role::Listener(listener), Arc::new(SocketOptions::from_kernel_socket(fd)));
+                    let options = SocketOptions::from_kernel_socket(fd);
+                    // Fails only if the runtime has stopped.
+                    let _ = listener.set_options(&options.tcp);
+                    socket.become_role(Role::Listener(listener), Arc::new(options));
                     member_table::migrate(fd);
                 }
                 Err(error) => {

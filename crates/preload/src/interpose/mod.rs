@@ -43,7 +43,7 @@
 //!
 //! # Limits
 //!
-//! `TCP_CORK` and `MSG_MORE` are accepted and delay nothing. A socket whose `connect` failed is removed from its epoll
+//! A socket whose `connect` failed is removed from its epoll
 //! instances, and has to be added again before another attempt. [`udp`] lists the limits of UDP sockets.
 //!
 //! # Waiting
@@ -72,6 +72,7 @@ mod inherited;
 mod iovecs;
 mod kernel_wait;
 mod lifeline;
+mod linger;
 mod listen;
 mod listen_state;
 mod member_table;
@@ -97,7 +98,9 @@ mod socket_names;
 mod socket_options;
 mod socket_wait;
 mod stdio;
+mod tcp_info;
 mod udp;
+mod unknown_options;
 
 pub(crate) use epoll_calls::{after_kernel_ctl, ctl};
 pub(crate) use listen::listen;

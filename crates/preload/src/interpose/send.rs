@@ -3,7 +3,7 @@
 //! A stream and a UDP socket of the datapath answer; for any other descriptor the kernel does.
 //!
 //! The buffers of a vector are gathered into one where they fit, since each write to the stream may become a segment of
-//! its own. MSG_MORE and TCP_CORK delay nothing: the stream sends what it has when the call ends.
+//! its own. MSG_MORE holds back a small segment, as TCP_CORK does.
 
 use std::ptr::null;
 
@@ -25,7 +25,9 @@ pub(super) fn send_bytes(socket: &Socket, from: &[u8], flags: c_int) -> CallResu
     if flags & libc::MSG_OOB != 0 {
         return Err(libc::EOPNOTSUPP);
     }
-    let write = |from: &[u8]| retry_until_ready(None, socket, Readiness::WRITABLE, flags, || stream.try_write(from));
+    let more = flags & libc::MSG_MORE != 0;
+    let write =
+        |from: &[u8]| retry_until_ready(None, socket, Readiness::WRITABLE, flags, || stream.try_write_more(from, more));
     let mut sent = write(from)?;
     while sent < from.len() && !socket.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0 {
         match write(&from[sent..]) {

@@ -13,6 +13,7 @@ use super::datagram::DatagramSocket;
 use super::lifeline;
 use super::listen_state::ListenState;
 use super::socket_options::{SocketOptions, int, is_mirrored};
+use super::unknown_options;
 use crate::{errno, real};
 
 /// The datapath's side of a socket.
@@ -72,6 +73,7 @@ impl Socket {
     /// Returns the datapath's side of the kernel socket `fd`, without a role.
     pub(crate) fn new(fd: c_int, datapath_only_addr: Option<SocketAddr>) -> Self {
         let is_v6 = int(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Some(libc::AF_INET6);
+        unknown_options::becomes_datapath_socket(fd);
         // SAFETY: the call takes no pointers.
         let flags = unsafe { real::FCNTL.get()(fd, libc::F_GETFL, 0) };
         Self::with(is_v6, datapath_only_addr, flags >= 0 && flags & libc::O_NONBLOCK != 0)
@@ -92,8 +94,8 @@ impl Socket {
         }
     }
 
-    /// Returns the socket of an accepted connection, with the options of its listener. They are set on the new kernel socket
-    /// `fd` too.
+    /// Returns the socket of an accepted connection, which has the options of its listener. They are set on the new kernel
+    /// socket `fd` too.
     pub(crate) fn accepted(listener: &Self, fd: c_int, stream: TcpStream, nonblocking: bool) -> Self {
         let socket = Self::with(listener.is_v6, None, nonblocking);
         let options = listener.options();
@@ -164,6 +166,11 @@ impl Socket {
         self.options.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Returns whether `close` waits (SO_LINGER).
+    pub(super) fn lingers(&self) -> bool {
+        self.options().linger.is_some_and(|time| !time.is_zero())
+    }
+
     /// Gives the socket its role and options.
     pub(crate) fn become_role(&self, role: Role, options: Arc<SocketOptions>) {
         // All waits are in `socket_wait`, where a signal can end them.
@@ -172,20 +179,16 @@ impl Socket {
             Role::Stream(stream) => stream.set_nonblocking(true),
             Role::Datagram(datagram) => datagram.socket.set_nonblocking(true),
         }
-        if let Role::Stream(stream) = &role {
-            options.apply(&SocketOptions::default(), stream);
-        }
         self.replace_options(options);
         // If two threads do this at the same time, the first one's role stays, and the other's is closed.
         let _ = self.role.set(role);
     }
 
-    /// Stores the options, and returns the previous ones.
-    fn replace_options(&self, options: Arc<SocketOptions>) -> Arc<SocketOptions> {
+    fn replace_options(&self, options: Arc<SocketOptions>) {
         for (limit, now) in self.timeouts.iter().zip([options.read_timeout, options.write_timeout]) {
             limit.store(now.map_or(0, |now| now.as_nanos() as u64), Ordering::Relaxed);
         }
-        std::mem::replace(&mut *self.options.lock().unwrap_or_else(PoisonError::into_inner), options)
+        *self.options.lock().unwrap_or_else(PoisonError::into_inner) = options;
     }
 
     /// Returns the timeout of a call that waits for `interest` (SO_RCVTIMEO, SO_SNDTIMEO).
@@ -203,11 +206,18 @@ impl Socket {
         }
         let Some(role) = self.role.get().filter(|_| is_mirrored(level, option)) else { return };
         errno::preserve_errno(|| {
-            let now = Arc::new(SocketOptions::from_kernel_socket(fd));
-            let before = self.replace_options(now.clone());
-            if let Role::Stream(stream) = role {
-                now.apply(&before, stream);
+            if let (Role::Stream(stream), libc::IPPROTO_TCP, libc::TCP_QUICKACK) = (role, level, option) {
+                // Fails only if the connection is closed.
+                let _ = stream.set_quick_ack(int(fd, level, option) == Some(1));
+                return;
             }
+            let now = Arc::new(SocketOptions::from_kernel_socket(fd));
+            let _ = match role {
+                Role::Stream(stream) => stream.set_options(&now.tcp),
+                Role::Listener(listener) => listener.set_options(&now.tcp),
+                Role::Datagram(_) => Ok(()),
+            };
+            self.replace_options(now);
         });
     }
 }

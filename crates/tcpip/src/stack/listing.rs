@@ -101,8 +101,9 @@ impl From<&Socket> for SocketInfo {
     }
 }
 
-fn stream(connection: &Connection) -> SocketInfo {
-    let state = match connection.state {
+/// Returns the state of a connection.
+pub(super) fn state(connection: &Connection) -> SocketState {
+    match connection.state {
         State::SynSent => SocketState::SynSent,
         State::SynReceived { .. } => SocketState::SynReceived,
         State::Established => SocketState::Established,
@@ -112,12 +113,15 @@ fn stream(connection: &Connection) -> SocketInfo {
         State::Closing => SocketState::Closing,
         State::LastAck => SocketState::LastAck,
         State::TimeWait | State::Closed => SocketState::Closed,
-    };
+    }
+}
+
+fn stream(connection: &Connection) -> SocketInfo {
     SocketInfo {
         transport: Transport::Tcp,
         local: connection.flow.local(),
         remote: Some(connection.flow.remote()),
-        state,
+        state: state(connection),
         unread: connection.receive_buffer.readable(),
         unsent: connection.send_buffer.len(),
         holder: match connection.owner {

@@ -8,6 +8,7 @@ mod audit;
 mod datagrams;
 mod ephemeral;
 pub(crate) mod export;
+mod info;
 mod input;
 mod link;
 mod listing;
@@ -24,6 +25,7 @@ use slotmap::SlotMap;
 
 pub use datagrams::Message;
 pub use export::{ExportedConnection, ExportedTimestamps, ReceiveSide, SendEnd, SendSide, is_segment_of};
+pub use info::TcpInfo;
 pub use listing::{Holder, SocketInfo, SocketState, Transport};
 pub use opening::LocalEndpoint;
 pub use output::{FrameSink, Frames};
@@ -331,10 +333,13 @@ impl Stack {
                 State::Closed => return self.remove_closed(id),
                 _ => {}
             }
-            self.wheel.set(id, connection.deadline());
+            let deadline = connection.deadline();
+            self.wheel.set(id, deadline);
             if let Owner::HalfOpen(listener) = connection.owner
                 && connection.is_synchronized()
+                && !connection.defers_accept()
             {
+                connection.defer_until = None;
                 connection.owner = Owner::Queued(listener);
                 self.enqueue_accepted(listener, id);
             }

@@ -4,6 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::{Entry, Socket, Stack};
 use crate::{
+    TcpOptions,
     demux::Target,
     error::{IoError, OpenError},
     event::SocketId,
@@ -17,13 +18,16 @@ use crate::{
     time::Instant,
 };
 
-/// Local endpoint of a connection to be opened; the stack chooses what is `None`.
+/// Local endpoint of a connection to be opened; the stack chooses what is `None`. With the options that the connection has
+/// from its SYN on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalEndpoint {
     /// One of the host's addresses.
     pub address: Option<IpAddr>,
     /// Local port.
     pub port: Option<u16>,
+    /// Options of the connection.
+    pub options: TcpOptions,
 }
 
 impl Stack {
@@ -123,10 +127,10 @@ impl Stack {
             }
             None => self.choose_port(now, flow, accepts).ok_or(OpenError::NoPort(remote))?,
         };
-        Ok(self.open(now, flow, from))
+        Ok(self.open(now, flow, from, &local.options))
     }
 
-    fn open(&mut self, now: Instant, flow: Flow, from: Option<Seq>) -> SocketId {
+    fn open(&mut self, now: Instant, flow: Flow, from: Option<Seq>, options: &TcpOptions) -> SocketId {
         let start = self.initial_parameters(now, &flow);
         let start =
             InitialParameters { initial: from.map_or(start.initial, |from| start.initial.later(from)), ..start };
@@ -134,7 +138,9 @@ impl Stack {
             self.time_waits.remove(id);
         }
         self.counters.tcp_active_opens += 1;
-        let connection = Connection::active(self.config().settings(), flow, start);
+        let settings = self.config().settings();
+        let mut connection = Connection::active(settings, flow, start);
+        connection.configure(now, settings, options);
         let id = self.insert(Socket::Stream(Box::new(connection)));
         self.flows.insert(flow, Target::Connection(id));
         self.sync_socket(now, id);

@@ -192,13 +192,16 @@ impl Stack {
         }
     }
 
-    /// Updates the timer of a connection that sent, or queues the events of a UDP socket that has room again.
+    /// Updates the timer of a connection that sent, and queues the events of a socket that has room again.
     fn after_turn(&mut self, id: SocketId) {
         let Some(Entry { socket, .. }) = self.sockets.get_mut(id) else { return };
         match socket {
             Socket::Stream(connection) => {
                 let deadline = connection.deadline();
                 self.wheel.set(id, deadline);
+                if !connection.edges.is_empty() {
+                    self.enqueue(id);
+                }
             }
             _ => self.enqueue(id),
         }
@@ -218,7 +221,7 @@ fn write_segment(
         source: flow.local,
         destination: flow.remote,
         protocol: IpProtocol::Tcp,
-        traffic_class: outgoing.header.ecn.bits(),
+        traffic_class: connection.traffic_class | outgoing.header.ecn.bits(),
         payload: outgoing.header.len() + outgoing.len,
     };
     let checksums = link.checksums();

@@ -91,7 +91,16 @@ impl Stack {
     /// [`IoError::WouldBlock`] if there is no room; [`IoError::BrokenPipe`] after a shutdown; the connection's
     /// network error, once.
     pub fn write(&mut self, id: SocketId, bytes: &[u8]) -> Result<usize, IoError> {
-        let written = self.stream_mut(id)?.write(bytes);
+        self.write_more(id, bytes, false)
+    }
+
+    /// Like [`Stack::write`]. If `more` bytes follow soon, a small segment waits for them for at most 200 ms (MSG_MORE).
+    ///
+    /// # Errors
+    ///
+    /// As [`Stack::write`].
+    pub fn write_more(&mut self, id: SocketId, bytes: &[u8], more: bool) -> Result<usize, IoError> {
+        let written = self.stream_mut(id)?.write(bytes, more);
         if written.is_ok() {
             self.enqueue(id);
         }

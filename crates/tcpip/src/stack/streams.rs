@@ -4,24 +4,25 @@ use smoltcp::wire::IpProtocol;
 
 use super::{Entry, Socket, Stack, link::IpHeader};
 use crate::{
+    TcpOptions,
     demux::Target,
     event::SocketId,
     flow::Flow,
     gro::Run,
-    listener::{Listener, Template},
+    listener::Listener,
     tcp::{
         connection::{Connection, Owner},
         cookies,
         ecn::Ecn,
         handshake::InitialParameters,
         isn,
-        keepalive::KeepaliveTimer,
         options::{Options, Timestamp},
         receive::Reply,
         segment::{self, Flags, HEADER_LEN, Header},
         seq::Seq,
         time_wait::TimeWaitAction,
     },
+    tcp_options::clamp_buffer,
     time::Instant,
 };
 
@@ -135,10 +136,11 @@ impl Stack {
         let Some(listener) = self.listener_mut(id) else { return };
         if listener.is_flooded() || full {
             listener.cookie_sent(now);
-            self.send_cookie(now, flow, header);
+            let options = listener.options;
+            self.send_cookie(now, flow, header, &options);
             return;
         }
-        let flooded_lately = listener.expects_cookies(now);
+        let (flooded_lately, options) = (listener.expects_cookies(now), listener.options);
         let mut start = self.initial_parameters(now, flow);
         let mut syn = *header;
         if let Some(from) = from {
@@ -149,15 +151,14 @@ impl Stack {
             start.initial = self.cookies.make(now, flow, syn.seq, syn.options.mss.unwrap_or(536));
             syn = cookies::encodable_syn(&syn, self.config().settings().timestamps);
         }
-        let connection = Connection::passive(self.config().settings(), *flow, start, id, &syn, now);
+        let connection = Connection::passive(self.config().settings(), *flow, start, (id, &options), &syn, now);
         self.insert_accepted(now, id, connection);
     }
 
     /// Adds a half-open connection of listener `id`.
-    fn insert_accepted(&mut self, now: Instant, id: SocketId, mut connection: Connection) -> Option<SocketId> {
+    fn insert_accepted(&mut self, now: Instant, id: SocketId, connection: Connection) -> Option<SocketId> {
         let listener = self.listener_mut(id)?;
         listener.half_open += 1;
-        inherit(&mut connection, &listener.template, now);
         let flow = connection.flow;
         let child = self.insert(Socket::Stream(Box::new(connection)));
         self.flows.insert(flow, Target::Connection(child));
@@ -166,9 +167,11 @@ impl Stack {
         Some(child)
     }
 
-    fn send_cookie(&mut self, now: Instant, flow: &Flow, syn: &Header) {
+    fn send_cookie(&mut self, now: Instant, flow: &Flow, syn: &Header, inherited: &TcpOptions) {
         let settings = self.config().settings();
-        let own_mss = (settings.mtu - flow.ip_header() - HEADER_LEN) as u16;
+        let longest = (settings.mtu - flow.ip_header() - HEADER_LEN) as u16;
+        let own_mss = inherited.maximum_segment.map_or(longest, |own| own.min(longest));
+        let window = inherited.receive_buffer.map_or(settings.receive_buffer, clamp_buffer);
         let syn = cookies::encodable_syn(syn, settings.timestamps);
         let (options, ecn) = (syn.options, Ecn::passive(settings.ecn, &syn));
         let timestamp = options.timestamp.map(|timestamp| Timestamp {
@@ -183,7 +186,7 @@ impl Stack {
             seq: self.cookies.make(now, flow, syn.seq, syn.options.mss.unwrap_or(536)),
             ack: syn.seq.plus(1),
             flags: Flags::SYN.with(Flags::ACK).with(ecn.syn_flags(true)),
-            window: settings.receive_buffer.min(0xffff) as u16,
+            window: window.min(0xffff) as u16,
             options: Options {
                 mss: Some(own_mss),
                 window_scale: options.window_scale.map(|_| Connection::offered_scale(settings)),
@@ -204,7 +207,7 @@ impl Stack {
         if !listener.expects_cookies(now) {
             return false;
         }
-        let queue_full = listener.is_queue_full();
+        let (queue_full, options) = (listener.is_queue_full(), listener.options);
         let (header, flow) = (&run.header, &run.flow);
         let cookie = header.ack.minus(1);
         let Some(mss) = self.cookies.check(now, flow, header.seq.minus(1), cookie) else {
@@ -222,7 +225,7 @@ impl Stack {
         let cookie_options = cookies::decode_options(mss, header.options.timestamp.map(|timestamp| timestamp.echo));
         let start = InitialParameters { initial: cookie, ..self.initial_parameters(now, flow) };
         let settings = self.link.config.settings();
-        let connection = Connection::from_cookie(settings, *flow, start, id, header, cookie_options, now);
+        let connection = Connection::from_cookie(settings, *flow, start, (id, &options), header, cookie_options, now);
         if let Some(child) = self.insert_accepted(now, id, connection) {
             self.receive_in_connection(now, child, run);
         }
@@ -263,17 +266,5 @@ impl Stack {
             let ports = (flow.local_port, flow.remote_port);
             segment::emit(buffer, header, (&[], &[]), ports, (flow.local, flow.remote), checksums);
         });
-    }
-}
-
-/// Copies the options of a listener to an accepted connection.
-fn inherit(connection: &mut Connection, template: &Template, now: Instant) {
-    connection.nodelay = template.nodelay;
-    connection.keepalive_timer = template.keepalive.map(|keepalive| Box::new(KeepaliveTimer::new(keepalive, now)));
-    if let Some(limit) = template.receive_buffer {
-        connection.receive_buffer.set_limit(limit);
-    }
-    if let Some(limit) = template.send_buffer {
-        connection.send_buffer.set_limit(limit);
     }
 }

@@ -61,6 +61,14 @@ impl AckPolicy {
         self.pending = PendingAck::Immediate;
     }
 
+    /// Enters or leaves quick mode. A delayed acknowledgement becomes due when it is entered.
+    pub(crate) fn set_quick(&mut self, quick: bool) {
+        self.quick = if quick { QUICK } else { 0 };
+        if quick && self.is_pending() {
+            self.ack_now();
+        }
+    }
+
     /// Returns whether an unacceptable segment may be acknowledged now.
     pub(crate) fn may_answer_invalid(&mut self, now: Instant) -> bool {
         let may = self.last_invalid.is_none_or(|last| now.nanos_since(last) >= INVALID_INTERVAL);

@@ -5,13 +5,16 @@
 //! set the timer.
 
 use super::{
+    congestion::Progress,
     connection::{Connection, Context, Owner, State},
+    frto::{Evidence, Frto},
     isn,
     newreno::Recovery,
     options::Options,
     prr::Prr,
     rack::ProbeResult,
     segment::{Flags, Header},
+    send_buffer::Small,
     seq::{Seq, SeqRange},
     timer::Timer,
     undo::Undo,
@@ -30,6 +33,8 @@ struct AckSummary {
     duplicate: bool,
     /// A retransmitted segment is among the acknowledged ones.
     retransmitted: bool,
+    /// A segment that was sent before the last timeout and not repeated is among the acknowledged or SACKed ones.
+    original: bool,
     /// Round trips of the first and the last acknowledged segment that was sent only once, in nanoseconds.
     first_rtt: Option<u64>,
     last_rtt: Option<u64>,
@@ -45,6 +50,7 @@ impl Connection {
             self.receive_old_ack(cx, header);
             return;
         }
+        self.stall.answered();
         let had_window = self.send_buffer.window();
         let window_changed = self.send_buffer.update_window(header.seq, header.ack, header.window, false);
         let (in_flight, outstanding) = (self.in_flight(), self.scoreboard.outstanding());
@@ -53,7 +59,9 @@ impl Connection {
         if window_changed && had_window < self.send_buffer.window() && matches!(self.timer, Timer::Persist(_)) {
             self.timer = Timer::Off;
             self.rtt.reset_backoff();
+            self.stall.ended();
         }
+        self.undo_if_all_duplicates(cx, summary);
         if outstanding == 0 {
             if matches!(self.timer, Timer::Persist(_))
                 && self.send_buffer.window() > 0
@@ -67,6 +75,7 @@ impl Connection {
             // The peer discarded what was sent into the closed window. It is retransmitted soon rather than after the
             // backoff.
             self.rtt.reset_backoff();
+            self.stall.ended();
             self.timer = Timer::Retransmit(cx.now.plus(self.rtt.timeout()));
         }
         if self.send_buffer.window() == 0 && self.owner != Owner::Orphan {
@@ -78,19 +87,24 @@ impl Connection {
         if summary.bytes > 0 {
             self.undo_if_spurious(cx, header, summary.bytes);
         }
+        self.undo_if_originals_arrive(cx, summary);
         let congested = self.ecn.receive_ack(header, self.send_buffer.una);
         let delivered = (summary.bytes + self.scoreboard.sacked()).saturating_sub(sacked);
         let lost = self.find_losses(cx, header, summary, is_duplicate, outstanding);
         if congested && self.recovery.is_open() {
             cx.counters.tcp_ecn_reductions += 1;
             self.congestion.marked(outstanding, self.mss());
+            // The reduction stays, even if the last loss proves spurious.
+            self.undo = None;
             self.ecn.reduced(self.send_buffer.nxt);
         }
         self.limit_recovery(delivered, summary.bytes > 0 && !lost);
         if summary.bytes > 0 && !matches!(recovering, Recovery::Fast { .. }) && !self.ecn.has_echo(header) {
+            let (una, nxt) = (self.send_buffer.una, self.send_buffer.nxt);
             let rtt = self.rtt.srtt().unwrap_or(0);
             let mss = self.mss();
-            self.congestion.acknowledged(cx.now, summary.bytes, in_flight, mss, rtt);
+            let progress = Progress { acked: summary.bytes, in_flight, una, nxt, rtt };
+            self.congestion.acknowledged(cx.now, progress, mss);
         }
         if summary.bytes > 0 {
             self.advance_state(cx);
@@ -125,6 +139,7 @@ impl Connection {
         let now = cx.now;
         let old_una = self.send_buffer.una;
         let min_rtt = self.rtt.min_rtt();
+        let timed_out_at = self.timeout_point();
         let rack = &mut self.rack;
         if header.ack.after(old_una) {
             summary.bytes = header.ack.since(old_una);
@@ -136,6 +151,7 @@ impl Connection {
                     let rtt = now.nanos_since(segment.at);
                     summary.first_rtt.get_or_insert(rtt);
                     summary.last_rtt = Some(rtt);
+                    summary.original |= timed_out_at.is_some_and(|point| segment.end.at_or_before(point));
                 }
                 rack.delivered(now, segment, min_rtt);
             });
@@ -143,6 +159,7 @@ impl Connection {
                 self.edges |= Readiness::WRITABLE;
             }
             self.rtt.reset_backoff();
+            self.stall.ended();
         }
         if self.sack {
             self.process_sack_blocks(cx, &header.options, header.ack, &mut summary);
@@ -169,6 +186,9 @@ impl Connection {
                 summary.duplicate = true;
                 cx.counters.tcp_dsack_received += 1;
                 self.rack.dsack_received(ack, nxt);
+                if let Some(undo) = &mut self.undo {
+                    undo.record_duplicate(*block);
+                }
                 continue;
             }
             // The start may have been acknowledged since, if this acknowledgement is old.
@@ -176,10 +196,12 @@ impl Connection {
             if block.end.at_or_before(block.start) {
                 continue;
             }
-            let (now, min_rtt) = (cx.now, self.rtt.min_rtt());
+            let (now, min_rtt, timed_out_at) = (cx.now, self.rtt.min_rtt(), self.timeout_point());
             let rack = &mut self.rack;
             self.scoreboard.sack(block, |segment| {
                 summary.sacked += segment.len();
+                summary.original |=
+                    !segment.was_retransmitted() && timed_out_at.is_some_and(|point| segment.end.at_or_before(point));
                 rack.delivered(now, segment, min_rtt);
             });
         }
@@ -199,6 +221,7 @@ impl Connection {
         }
         if let Some(rtt) = summary.last_rtt {
             self.rtt.sample_min(cx.now, rtt);
+            self.congestion.sample(rtt);
         }
     }
 
@@ -232,7 +255,7 @@ impl Connection {
                 self.congestion.recovered();
             }
             self.recovery = Recovery::Open;
-            self.undo = None;
+            self.frto = Frto::Off;
             self.rack.recovered();
         }
         if summary.bytes > 0 || summary.sacked > 0 {
@@ -281,30 +304,69 @@ impl Connection {
 
     /// Saves the state at the start of a recovery.
     pub(crate) fn save_for_undo(&mut self, by_timer: bool) {
-        if self.timestamps.is_some() && self.recovery.is_open() {
-            self.undo = Some(Box::new(Undo::new(self.congestion, by_timer)));
+        if (self.timestamps.is_some() || self.sack) && self.recovery.is_open() {
+            let (una, nxt) = (self.send_buffer.una, self.send_buffer.nxt);
+            self.undo = Some(Box::new(Undo::new(self.congestion, by_timer, una, nxt)));
         }
     }
 
-    /// Undoes the recovery if `header`, which acknowledges `bytes`, proves that the first retransmission was
-    /// spurious.
+    /// Returns the end of what was sent before the last timeout, during the recovery from it.
+    fn timeout_point(&self) -> Option<Seq> {
+        match self.recovery {
+            Recovery::Timeout { point } => Some(point),
+            _ => None,
+        }
+    }
+
+    /// Undoes the recovery if `header`, which acknowledges `bytes`, echoes a timestamp that proves that the first
+    /// retransmission was spurious.
     fn undo_if_spurious(&mut self, cx: &mut Context<'_>, header: &Header, bytes: u32) {
-        let Some(undo) = self.undo.as_deref().copied().filter(Undo::has_retransmitted) else { return };
-        self.undo = None;
-        let Some(echo) = undo.spurious_echo(header) else { return };
-        if self.recovery.is_open() {
+        if self.timestamps.is_none() || self.recovery.is_open() {
             return;
         }
+        let Some(echo) = self.undo.as_mut().and_then(|undo| undo.take_spurious_echo(header)) else { return };
+        let took = isn::timestamp(cx.now, self.timestamp_offset).wrapping_sub(echo);
+        self.undo(cx, bytes, Some(u64::from(took) * MILLISECOND));
+    }
+
+    /// Undoes the last recovery if the peer reported everything that was retransmitted as a duplicate (RFC 3708).
+    fn undo_if_all_duplicates(&mut self, cx: &mut Context<'_>, summary: AckSummary) {
+        if summary.duplicate && self.undo.as_deref().is_some_and(Undo::all_duplicates) {
+            self.undo(cx, summary.bytes, None);
+        }
+    }
+
+    /// Undoes the recovery after a timeout if F-RTO finds that originals still arrive (RFC 5682).
+    fn undo_if_originals_arrive(&mut self, cx: &mut Context<'_>, summary: AckSummary) {
+        let evidence = Evidence {
+            advances: summary.bytes > 0,
+            completes: self.recovery.ends_at(self.send_buffer.una),
+            original: summary.original,
+            sacks: summary.sacked > 0,
+            can_send: self.send_buffer.next_range(self.mss(), Small::Last).is_ok(),
+        };
+        if self.frto.acknowledged(evidence) {
+            self.undo(cx, summary.bytes, None);
+        }
+    }
+
+    /// Restores the state before the last recovery. The acknowledgement that proves it spurious acknowledges `bytes`, and was
+    /// on its way for `took` nanoseconds, if that is known.
+    fn undo(&mut self, cx: &mut Context<'_>, bytes: u32, took: Option<u64>) {
+        let Some(undo) = self.undo.take() else { return };
         cx.counters.tcp_undone += 1;
+        self.frto = Frto::Off;
+        let window = if self.recovery.is_open() { self.congestion.window() } else { 0 };
         self.recovery = Recovery::Open;
         self.recovery_begins = false;
         self.scoreboard.clear_losses();
         self.congestion = undo.congestion;
-        self.congestion.restore(self.in_flight(), bytes, self.mss());
-        if undo.by_timer {
-            let took = isn::timestamp(cx.now, self.timestamp_offset).wrapping_sub(echo);
+        self.congestion.restore(self.in_flight(), bytes, self.mss(), window);
+        if undo.by_timer
+            && let Some(took) = took
+        {
             // Limited, because a peer that never updates its echo would cause timeouts of minutes.
-            self.rtt.restart((u64::from(took) * MILLISECOND).min(self.rtt.max_plausible_sample()));
+            self.rtt.restart(took.min(self.rtt.max_plausible_sample()));
         }
         self.rearm(cx);
     }
@@ -314,6 +376,7 @@ impl Connection {
         if !self.send_buffer.is_finished() {
             return;
         }
+        self.edges |= Readiness::DRAINED;
         match self.state {
             State::FinWait1 => {
                 let orphan = self.owner == Owner::Orphan;

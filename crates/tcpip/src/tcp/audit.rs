@@ -28,11 +28,11 @@ impl Connection {
         )?;
         check(outstanding == 0 || self.timer != Timer::Off, "data, SYN or FIN is outstanding and no timer runs")?;
         check(
-            outstanding == 0 || !matches!(self.timer, Timer::Persist(_)),
+            outstanding == 0 || !matches!(self.timer, Timer::Persist(_) | Timer::Corked(_)),
             "data is outstanding and the timer only probes the window",
         )?;
         check(
-            outstanding > 0 || matches!(self.timer, Timer::Off | Timer::Persist(_)),
+            outstanding > 0 || matches!(self.timer, Timer::Off | Timer::Persist(_) | Timer::Corked(_)),
             "nothing is outstanding and a timer waits for its acknowledgement",
         )?;
         let near = self.timer.deadline().is_none_or(|at| at <= now.plus(LONGEST));

@@ -4,7 +4,11 @@
 //! algorithms. The growth in congestion avoidance and the size of the reduction are those of CUBIC or Reno. A window
 //! that the application does not fill does not grow, because its unused part was not tested.
 
-use super::cubic::Cubic;
+use super::{
+    cubic::Cubic,
+    hystart::{Growth, HyStart},
+    seq::Seq,
+};
 use crate::{config::CongestionControl, time::Instant};
 
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +25,21 @@ pub(crate) struct Congestion {
     /// Growth of less than a byte, multiplied by the window.
     fraction: u64,
     algorithm: Algorithm,
+    /// Ends the first slow start.
+    hystart: HyStart,
+}
+
+/// What an acknowledgement tells about the congestion window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    /// Bytes that were acknowledged, and bytes that were in flight before.
+    pub acked: u32,
+    pub in_flight: u32,
+    /// SND.UNA and SND.NXT.
+    pub una: Seq,
+    pub nxt: Seq,
+    /// Smoothed round trip in nanoseconds.
+    pub rtt: u64,
 }
 
 /// Returns the initial window of RFC 6928.
@@ -36,7 +55,16 @@ impl Congestion {
             CongestionControl::Reno => Algorithm::Reno,
             CongestionControl::Cubic => Algorithm::Cubic(Cubic::default()),
         };
-        Self { window: initial_window(mss), ssthresh: u32::MAX, fraction: 0, algorithm }
+        Self { window: initial_window(mss), ssthresh: u32::MAX, fraction: 0, algorithm, hystart: HyStart::default() }
+    }
+
+    /// Changes the algorithm. The window stays as it is.
+    pub(crate) fn set_algorithm(&mut self, control: CongestionControl) {
+        match (control, self.algorithm) {
+            (CongestionControl::Reno, _) => self.algorithm = Algorithm::Reno,
+            (CongestionControl::Cubic, Algorithm::Cubic(_)) => {}
+            (CongestionControl::Cubic, Algorithm::Reno) => self.algorithm = Algorithm::Cubic(Cubic::default()),
+        }
     }
 
     pub(crate) const fn window(&self) -> u32 {
@@ -53,17 +81,42 @@ impl Congestion {
         self.window = if syn_was_lost { mss } else { initial_window(mss) };
     }
 
-    /// Grows the window after `acked` bytes of `in_flight` were acknowledged.
-    pub(crate) fn acknowledged(&mut self, now: Instant, acked: u32, in_flight: u32, mss: u32, rtt: u64) {
-        let mut acked = acked;
+    /// Adds a round-trip sample in nanoseconds.
+    pub(crate) fn sample(&mut self, rtt: u64) {
+        if self.ssthresh == u32::MAX {
+            self.hystart.sample(rtt);
+        }
+    }
+
+    /// Returns by how much the window grows less than the acknowledged bytes in slow start, or ends the first slow start.
+    fn slow_start_divisor(&mut self, progress: &Progress) -> u32 {
+        if self.ssthresh != u32::MAX {
+            return 1;
+        }
+        match self.hystart.acknowledged(progress.una, progress.nxt) {
+            Growth::SlowStart { divisor } => divisor,
+            Growth::Exit => {
+                self.ssthresh = self.window;
+                1
+            }
+        }
+    }
+
+    /// Grows the window after an acknowledgement.
+    pub(crate) fn acknowledged(&mut self, now: Instant, progress: Progress, mss: u32) {
+        let Progress { mut acked, in_flight, rtt, .. } = progress;
+        let divisor = self.slow_start_divisor(&progress);
         if self.window < self.ssthresh {
             if self.window >= in_flight.saturating_mul(2) {
                 return;
             }
             let room = self.ssthresh - self.window;
-            let growth = acked.min(room);
+            let growth = (acked / divisor).min(room);
             self.window = self.window.saturating_add(growth);
-            acked -= growth;
+            acked -= (growth * divisor).min(acked);
+            if self.window < self.ssthresh {
+                return;
+            }
         }
         if acked == 0 || in_flight.saturating_add(3 * mss) < self.window {
             return;
@@ -103,10 +156,10 @@ impl Congestion {
     }
 
     /// Restores this value, which was saved before a spurious recovery (RFC 4015, 3.2, steps 5 and 6). `acked` bytes
-    /// were just acknowledged; the window is limited so that no burst follows.
-    pub(crate) fn restore(&mut self, in_flight: u32, acked: u32, mss: u32) {
+    /// were just acknowledged; the window is limited so that no burst follows, and is not below `least`.
+    pub(crate) fn restore(&mut self, in_flight: u32, acked: u32, mss: u32, least: u32) {
         self.ssthresh = self.ssthresh.max(self.window);
-        self.window = self.window.min(in_flight + acked.min(initial_window(mss))).max(mss);
+        self.window = self.window.min(in_flight + acked.min(initial_window(mss))).max(mss).max(least);
     }
 
     /// Collapses the window to one segment after a retransmission timeout. `first` means the first timeout of this
@@ -143,6 +196,11 @@ mod tests {
 
     const MSS: u32 = 1460;
 
+    /// Returns the progress by an acknowledgement of `acked` bytes.
+    fn progress(acked: u32, in_flight: u32) -> Progress {
+        Progress { acked, in_flight, una: Seq(0), nxt: Seq(1), rtt: MILLISECOND }
+    }
+
     fn congestion(control: CongestionControl) -> Congestion {
         Congestion::new(control, MSS)
     }
@@ -157,9 +215,9 @@ mod tests {
     #[test]
     fn slow_start_doubles_only_what_is_used() {
         let mut window = congestion(CongestionControl::Reno);
-        window.acknowledged(Instant(0), 10 * MSS, 10 * MSS, MSS, MILLISECOND);
+        window.acknowledged(Instant(0), progress(10 * MSS, 10 * MSS), MSS);
         assert_eq!(window.window(), 20 * MSS);
-        window.acknowledged(Instant(0), MSS, MSS, MSS, MILLISECOND);
+        window.acknowledged(Instant(0), progress(MSS, MSS), MSS);
         assert_eq!(window.window(), 20 * MSS, "one segment in flight does not test the window");
     }
 
@@ -169,7 +227,7 @@ mod tests {
         window.loss(40 * MSS, MSS);
         assert_eq!((window.window(), window.ssthresh()), (20 * MSS, 20 * MSS));
         for _ in 0..20 {
-            window.acknowledged(Instant(0), MSS, 20 * MSS, MSS, MILLISECOND);
+            window.acknowledged(Instant(0), progress(MSS, 20 * MSS), MSS);
         }
         assert!(window.window().abs_diff(21 * MSS) <= 2 * 20, "{}", window.window());
     }
@@ -188,7 +246,7 @@ mod tests {
     #[test]
     fn a_timeout_collapses_and_repeated_ones_keep_the_threshold() {
         let mut window = congestion(CongestionControl::Cubic);
-        window.acknowledged(Instant(0), 10 * MSS, 10 * MSS, MSS, MILLISECOND);
+        window.acknowledged(Instant(0), progress(10 * MSS, 10 * MSS), MSS);
         window.timeout(20 * MSS, MSS, true);
         assert_eq!((window.window(), window.ssthresh()), (MSS, 14 * MSS));
         window.timeout(MSS, MSS, false);
@@ -198,7 +256,7 @@ mod tests {
     #[test]
     fn idle_time_falls_back_to_the_initial_window() {
         let mut window = congestion(CongestionControl::Cubic);
-        window.acknowledged(Instant(0), 10 * MSS, 10 * MSS, MSS, MILLISECOND);
+        window.acknowledged(Instant(0), progress(10 * MSS, 10 * MSS), MSS);
         window.idle(MSS);
         assert_eq!(window.window(), 10 * MSS);
     }

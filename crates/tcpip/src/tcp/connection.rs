@@ -9,17 +9,19 @@
 //! | handshake | `handshake`, `isn`, `cookies` | RFC 9293 3.5, 7323, 6528, 4987 |
 //! | input, reassembly and receive window | `receive`, `receive_buffer` | RFC 9293 3.10.7, 5961, 2018, 2883 |
 //! | acknowledgements to the peer | `ack` | RFC 9293 3.8.6.3, 5681 4.2 |
-//! | acknowledgements from the peer | `acknowledge`, `sack`, `scoreboard`, `rack`, `newreno`, `undo` | RFC 6675, 8985, 6582, 4015 |
-//! | congestion window | `congestion`, `cubic`, `prr` | RFC 5681, 6928, 9438, 9937 |
+//! | acknowledgements from the peer | `acknowledge`, `sack`, `scoreboard`, `rack`, `newreno`, `frto`, `undo` | RFC 6675, 8985, 6582, 5682, 4015 |
+//! | congestion window | `congestion`, `cubic`, `hystart`, `prr` | RFC 5681, 6928, 9438, 9406, 9937 |
 //! | explicit congestion notification | `ecn` | RFC 3168, 8311 |
 //! | output and send window | `send`, `send_buffer` | RFC 9293 3.7.4, 3.8.6.2 |
-//! | timers | `timeout`, `timer`, `rtt`, `keepalive` | RFC 6298, 8985, 9293 3.8.4 |
+//! | timers | `timeout`, `timer`, `rtt`, `stall`, `keepalive` | RFC 6298, 8985, 5482, 9293 3.8.4 |
 //! | TIME-WAIT | `time_wait` | RFC 9293 3.6, 1337, 6191 |
 
 use super::{
     ack::AckPolicy,
     congestion::Congestion,
     ecn::Ecn,
+    frto::Frto,
+    handshake::InitialParameters,
     keepalive::KeepaliveTimer,
     newreno::{NewReno, Recovery},
     prr::Prr,
@@ -30,6 +32,7 @@ use super::{
     segment::HEADER_LEN,
     send_buffer::{Fin, SendBuffer},
     seq::Seq,
+    stall::Stall,
     timer::Timer,
     undo::Undo,
 };
@@ -100,6 +103,8 @@ pub(crate) enum Probe {
     Loss,
     /// Zero-window probe (RFC 9293, 3.8.6.1). It also overrides silly window avoidance.
     Window,
+    /// Small segment that was held back for too long (TCP_CORK, MSG_MORE).
+    Corked,
     Keepalive,
 }
 
@@ -129,11 +134,13 @@ pub(crate) struct Connection {
     pub prr: Prr,
     pub ecn: Ecn,
     pub undo: Option<Box<Undo>>,
+    pub frto: Frto,
     /// The first retransmission of a recovery ignores the congestion window (RFC 6675, 5, step 4.3).
     pub recovery_begins: bool,
     pub reno: NewReno,
     pub rack: Rack,
     pub timer: Timer,
+    pub stall: Stall,
     pub probe: Option<Probe>,
     pub ack: AckPolicy,
     pub challenges: ChallengeBudget,
@@ -142,6 +149,22 @@ pub(crate) struct Connection {
     /// Whether both sides use SACK.
     pub sack: bool,
     pub nodelay: bool,
+    /// TCP_CORK.
+    pub cork: bool,
+    /// The last write announced more data (MSG_MORE).
+    pub more: bool,
+    /// Everything that was written is sent, although the socket is corked.
+    pub push: bool,
+    /// TCP_USER_TIMEOUT.
+    pub user_timeout: Option<core::time::Duration>,
+    /// TCP_MAXSEG.
+    pub maximum_segment: u16,
+    /// IP_TOS or IPV6_TCLASS, without the ECN field.
+    pub traffic_class: u8,
+    /// TCP_SYNCNT.
+    pub syn_retries: Option<u8>,
+    /// End of TCP_DEFER_ACCEPT.
+    pub defer_until: Option<Instant>,
     pub shut_read: bool,
     /// SO_LINGER. `Some(0)` resets the connection when it is closed.
     pub linger: Option<core::time::Duration>,
@@ -157,15 +180,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(
-        settings: &Settings,
-        flow: Flow,
-        initial: Seq,
-        timestamp_offset: u32,
-        path_mtu: u16,
-        state: State,
-        owner: Owner,
-    ) -> Self {
+    pub(crate) fn new(settings: &Settings, flow: Flow, start: InitialParameters, state: State, owner: Owner) -> Self {
+        let InitialParameters { initial, timestamp_offset, path_mtu } = start;
         let own_mss = u32::from(path_mtu) - flow.ip_header() as u32 - HEADER_LEN as u32;
         Self {
             flow,
@@ -186,10 +202,12 @@ impl Connection {
             prr: Prr::default(),
             ecn: Ecn::active(settings.ecn),
             undo: None,
+            frto: Frto::default(),
             recovery_begins: false,
             reno: NewReno::default(),
             rack: Rack::new(initial),
             timer: Timer::Off,
+            stall: Stall::default(),
             probe: None,
             ack: AckPolicy::new(),
             challenges: ChallengeBudget::default(),
@@ -197,6 +215,14 @@ impl Connection {
             timestamp_offset,
             sack: false,
             nodelay: false,
+            cork: false,
+            more: false,
+            push: false,
+            user_timeout: None,
+            maximum_segment: u16::MAX,
+            traffic_class: 0,
+            syn_retries: None,
+            defer_until: None,
             shut_read: false,
             linger: None,
             linger_until: None,
@@ -217,14 +243,18 @@ impl Connection {
 
     /// Returns the MSS that this host announces.
     pub(crate) fn own_mss(&self, mtu: usize) -> u16 {
-        (mtu - self.flow.ip_header() - HEADER_LEN) as u16
+        ((mtu - self.flow.ip_header() - HEADER_LEN) as u16).min(self.maximum_segment)
     }
 
     /// Returns the payload length of a full segment.
     pub(crate) fn mss(&self) -> u32 {
         let path = u32::from(self.path_mtu) - self.flow.ip_header() as u32 - HEADER_LEN as u32;
-        let options = if self.timestamps.is_some() { 12 } else { 0 };
-        path.min(self.peer_mss.into()) - options
+        path.min(self.peer_mss.into()) - self.timestamp_len()
+    }
+
+    /// Returns the length of the timestamp option with its padding, if it is used.
+    pub(crate) const fn timestamp_len(&self) -> u32 {
+        if self.timestamps.is_some() { 12 } else { 0 }
     }
 
     /// Returns the estimated number of bytes in the network.
@@ -262,6 +292,7 @@ impl Connection {
         self.send_buffer = SendBuffer::new(self.send_buffer.nxt, self.send_buffer.limit());
         self.send_buffer.fin = Fin::Sent(self.send_buffer.nxt);
         self.edges |= Readiness::READABLE | Readiness::WRITABLE | Readiness::READ_CLOSED | Readiness::HANG_UP;
+        self.edges |= Readiness::DRAINED;
     }
 
     pub(crate) fn readiness(&self) -> Readiness {
@@ -274,6 +305,7 @@ impl Connection {
             | Readiness::READ_CLOSED.when(ended)
             | Readiness::HANG_UP.when(closed || ended && self.send_buffer.fin != Fin::Open)
             | Readiness::ERROR.when(failed)
+            | Readiness::DRAINED.when(closed || self.send_buffer.is_finished())
     }
 
     /// Reads data. Returns 0 at the end of the stream.
@@ -295,17 +327,21 @@ impl Connection {
         }
     }
 
-    /// Writes as many bytes as fit.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
+    /// Writes as many bytes as fit. If `more` follows, a small segment waits for it (MSG_MORE).
+    pub(crate) fn write(&mut self, bytes: &[u8], more: bool) -> Result<usize, IoError> {
         if let Some(error) = self.error.take() {
             return Err(error.into());
         }
+        self.push &= self.send_buffer.unsent() > 0;
         match self.state {
             State::SynSent | State::SynReceived { .. } => Err(IoError::WouldBlock),
             _ if !self.can_write() => Err(IoError::BrokenPipe),
             _ => match self.send_buffer.write(bytes) {
                 0 if !bytes.is_empty() => Err(IoError::WouldBlock),
-                taken => Ok(taken),
+                taken => {
+                    self.more = more;
+                    Ok(taken)
+                }
             },
         }
     }

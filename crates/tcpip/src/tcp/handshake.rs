@@ -16,6 +16,7 @@ use super::{
     timer::Timer,
 };
 use crate::{
+    TcpOptions,
     config::Settings,
     error::SocketError,
     event::{Readiness, SocketId},
@@ -36,27 +37,29 @@ pub(crate) struct InitialParameters {
     pub path_mtu: u16,
 }
 
+/// Listener of a connection, and the options that the connection inherits.
+pub(crate) type Parent<'a> = (SocketId, &'a TcpOptions);
+
 impl Connection {
     /// Creates a connection that the application opens.
     pub(crate) fn active(settings: &Settings, flow: Flow, start: InitialParameters) -> Self {
-        let InitialParameters { initial, timestamp_offset, path_mtu } = start;
-        Self::new(settings, flow, initial, timestamp_offset, path_mtu, State::SynSent, Owner::Application)
+        Self::new(settings, flow, start, State::SynSent, Owner::Application)
     }
 
-    /// Creates a connection from a peer's SYN to `listener`.
+    /// Creates a connection from a peer's SYN to a listener.
     pub(crate) fn passive(
         settings: &Settings,
         flow: Flow,
         start: InitialParameters,
-        listener: SocketId,
+        (listener, options): Parent<'_>,
         syn: &Header,
         now: Instant,
     ) -> Self {
-        let InitialParameters { initial, timestamp_offset, path_mtu } = start;
         let state = State::SynReceived { origin: Origin::Listener };
         let owner = Owner::HalfOpen(listener);
-        let mut connection = Self::new(settings, flow, initial, timestamp_offset, path_mtu, state, owner);
+        let mut connection = Self::new(settings, flow, start, state, owner);
         connection.ecn = Ecn::passive(settings.ecn, syn);
+        connection.inherit(now, settings, options);
         connection.apply_syn(settings, syn, now);
         connection
     }
@@ -66,7 +69,7 @@ impl Connection {
         settings: &Settings,
         flow: Flow,
         start: InitialParameters,
-        listener: SocketId,
+        parent: Parent<'_>,
         ack: &Header,
         cookie_options: CookieOptions,
         now: Instant,
@@ -84,7 +87,7 @@ impl Connection {
             },
             ..Header::default()
         };
-        let mut connection = Self::passive(settings, flow, start, listener, &syn, now);
+        let mut connection = Self::passive(settings, flow, start, parent, &syn, now);
         connection.send_buffer.nxt = start.initial.plus(1);
         connection.receive_buffer.advertise_window(connection.mss());
         connection
@@ -115,7 +118,7 @@ impl Connection {
     fn apply_syn(&mut self, settings: &Settings, syn: &Header, now: Instant) {
         let options = &syn.options;
         let default = if self.flow.local.is_ipv4() { DEFAULT_MSS.0 } else { DEFAULT_MSS.1 };
-        self.peer_mss = options.mss.unwrap_or(default).max(MIN_PEER_MSS);
+        self.peer_mss = options.mss.unwrap_or(default).min(self.maximum_segment).max(MIN_PEER_MSS);
         self.sack = options.sack_permitted && settings.sack;
         let timestamp = options.timestamp.filter(|_| settings.timestamps);
         self.timestamps = timestamp.map(|timestamp| Timestamps { recent: timestamp.value, recent_at: now });

@@ -3,6 +3,8 @@
 //! Disabled by default. After an idle time the connection sends a segment without data whose sequence number is
 //! already acknowledged. The peer must answer it. After some unanswered probes the connection is aborted.
 
+use core::time::Duration;
+
 use crate::{
     config::Keepalive,
     time::{Instant, nanos},
@@ -44,23 +46,25 @@ impl KeepaliveTimer {
         self.last_received.plus(nanos(self.settings.idle).saturating_add(waited))
     }
 
-    /// Returns what to do at `now`, and counts a probe.
-    pub(crate) fn expire(&mut self, now: Instant) -> KeepaliveAction {
+    /// Returns what to do at `now`, and counts a probe. A user timeout replaces the limit of probes, as in Linux.
+    pub(crate) fn expire(&mut self, now: Instant, user_timeout: Option<Duration>) -> KeepaliveAction {
         if now < self.deadline() {
             return KeepaliveAction::Wait;
         }
-        if self.probes >= self.settings.probes {
+        let gives_up = match user_timeout {
+            Some(limit) => self.probes > 0 && now.nanos_since(self.last_received) >= nanos(limit),
+            None => self.probes >= self.settings.probes,
+        };
+        if gives_up {
             return KeepaliveAction::GiveUp;
         }
-        self.probes += 1;
+        self.probes = self.probes.saturating_add(1);
         KeepaliveAction::Probe
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use core::time::Duration;
-
     use super::*;
     use crate::time::SECOND;
 
@@ -68,13 +72,23 @@ mod tests {
     fn probes_and_gives_up_unless_answered() {
         let settings = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(2), probes: 2 };
         let mut keepalive_timer = KeepaliveTimer::new(settings, Instant(0));
-        assert_eq!(keepalive_timer.expire(Instant(10 * SECOND - 1)), KeepaliveAction::Wait);
-        assert_eq!(keepalive_timer.expire(Instant(10 * SECOND)), KeepaliveAction::Probe);
-        assert_eq!(keepalive_timer.expire(Instant(11 * SECOND)), KeepaliveAction::Wait);
-        assert_eq!(keepalive_timer.expire(Instant(12 * SECOND)), KeepaliveAction::Probe);
+        assert_eq!(keepalive_timer.expire(Instant(10 * SECOND - 1), None), KeepaliveAction::Wait);
+        assert_eq!(keepalive_timer.expire(Instant(10 * SECOND), None), KeepaliveAction::Probe);
+        assert_eq!(keepalive_timer.expire(Instant(11 * SECOND), None), KeepaliveAction::Wait);
+        assert_eq!(keepalive_timer.expire(Instant(12 * SECOND), None), KeepaliveAction::Probe);
         let mut answered = keepalive_timer;
         answered.restart(Instant(13 * SECOND));
         assert_eq!(answered.deadline(), Instant(23 * SECOND));
-        assert_eq!(keepalive_timer.expire(Instant(14 * SECOND)), KeepaliveAction::GiveUp);
+        assert_eq!(keepalive_timer.expire(Instant(14 * SECOND), None), KeepaliveAction::GiveUp);
+    }
+
+    #[test]
+    fn a_user_timeout_replaces_the_number_of_probes() {
+        let settings = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(2), probes: 9 };
+        let mut keepalive_timer = KeepaliveTimer::new(settings, Instant(0));
+        let limit = Some(Duration::from_secs(13));
+        assert_eq!(keepalive_timer.expire(Instant(10 * SECOND), limit), KeepaliveAction::Probe);
+        assert_eq!(keepalive_timer.expire(Instant(12 * SECOND), limit), KeepaliveAction::Probe);
+        assert_eq!(keepalive_timer.expire(Instant(14 * SECOND), limit), KeepaliveAction::GiveUp);
     }
 }

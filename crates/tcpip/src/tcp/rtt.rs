@@ -83,6 +83,11 @@ impl Rtt {
         self.smoothed.map(|smoothed| smoothed.srtt)
     }
 
+    /// Returns the mean deviation of the round trip, after the first sample.
+    pub(crate) fn rttvar(&self) -> Option<u64> {
+        self.smoothed.map(|smoothed| smoothed.rttvar)
+    }
+
     /// Returns the minimum round trip of the last minutes.
     pub(crate) fn min_rtt(&self) -> Option<u64> {
         self.min_rtt.map(|min| min.current.min(min.previous))

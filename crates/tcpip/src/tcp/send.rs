@@ -9,14 +9,17 @@ use super::{
     options::{Options, Timestamp},
     sack,
     segment::{Flags, Header},
-    send_buffer::{Blocked, Fin},
+    send_buffer::{Blocked, Fin, Small},
     seq::{Seq, SeqRange},
     timer::Timer,
 };
+use crate::{event::Readiness, time::MILLISECOND};
 
 /// Maximum number of segments in flight for each full segment of the congestion window. The window counts bytes, so
 /// an application that writes single bytes could otherwise send thousands of segments.
 const SEGMENTS_PER_MSS: u32 = 8;
+/// Longest time for which TCP_CORK and MSG_MORE hold back a small segment, while nothing is in flight (`tcp(7)`).
+const CORK_LIMIT: u64 = 200 * MILLISECOND;
 
 /// Segment to write: its header, and the offset and length of its payload in the send buffer.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +37,8 @@ impl Connection {
             State::SynSent => self.next_syn(cx),
             State::SynReceived { .. } => self.next_syn(cx).or_else(|| self.next_ack(cx)),
             _ => self
-                .next_retransmission(cx)
+                .next_frto_segment(cx)
+                .or_else(|| self.next_retransmission(cx))
                 .or_else(|| self.next_probe(cx))
                 .or_else(|| self.next_data(cx))
                 .or_else(|| self.next_ack(cx)),
@@ -67,9 +71,19 @@ impl Connection {
         Some(Outgoing { header, offset: 0, len: 0 })
     }
 
+    /// Returns new data that is sent after a timeout instead of a retransmission (RFC 5682).
+    fn next_frto_segment(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
+        if !self.frto.wants_new_segment() {
+            return None;
+        }
+        let range = self.send_buffer.next_range(self.new_segment_size(), Small::Last).ok();
+        self.frto.new_segment(range.is_some());
+        range.map(|range| self.send_new(cx, range))
+    }
+
     /// Returns the first lost segment.
     fn next_retransmission(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
-        if !self.scoreboard.has_retransmissions() {
+        if !self.scoreboard.has_retransmissions() || self.frto.holds_retransmissions() {
             return None;
         }
         let index = self.scoreboard.first_to_retransmit()?;
@@ -95,7 +109,7 @@ impl Connection {
     fn retransmission(&mut self, cx: &mut Context<'_>, range: SeqRange) -> Outgoing {
         cx.counters.tcp_retransmitted_segments += 1;
         if let Some(undo) = &mut self.undo {
-            undo.record_retransmission(isn::timestamp(cx.now, self.timestamp_offset));
+            undo.record_retransmission(isn::timestamp(cx.now, self.timestamp_offset), range.len());
         }
         self.data_segment(cx, range)
     }
@@ -105,11 +119,15 @@ impl Connection {
             Probe::Loss => self.loss_probe(cx),
             Probe::Window => {
                 cx.counters.tcp_window_probes += 1;
-                let small = self.send_buffer.next_range(self.new_segment_size(), self.nodelay, true, true).ok();
+                let small = self.send_buffer.next_range(self.new_segment_size(), Small::Force).ok();
                 Some(match small {
                     Some(range) => self.send_new(cx, range),
                     None => self.acknowledged_segment(cx),
                 })
+            }
+            Probe::Corked => {
+                let range = self.send_buffer.next_range(self.new_segment_size(), Small::Force).ok()?;
+                Some(self.send_new(cx, range))
             }
             Probe::Keepalive => {
                 cx.counters.tcp_keepalives += 1;
@@ -121,7 +139,7 @@ impl Connection {
     /// Returns new data regardless of the congestion window, or else the last segment again (RFC 8985, 7.3).
     fn loss_probe(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
         let last = *self.scoreboard.last()?;
-        let new = self.send_buffer.next_range(self.new_segment_size(), true, true, true).ok();
+        let new = self.send_buffer.next_range(self.new_segment_size(), Small::Force).ok();
         if new.is_none() && self.send_buffer.room_from(last.start) < last.len() {
             // The window shrank, so the peer would drop the probe. The timer keeps running.
             return None;
@@ -153,7 +171,8 @@ impl Connection {
         if idle && cx.now.nanos_since(self.last_sent_at) > self.rtt.timeout() {
             self.congestion.idle(self.mss());
         }
-        match self.send_buffer.next_range(self.new_segment_size(), self.nodelay, idle, false) {
+        let small = self.small_segments(idle);
+        match self.send_buffer.next_range(self.new_segment_size(), small) {
             Ok(range) => {
                 let in_flight = self.in_flight();
                 let fits = in_flight + range.end.since(range.start) <= self.congestion.window();
@@ -165,7 +184,24 @@ impl Connection {
                 }
                 None
             }
+            Err(Blocked::Corked) => {
+                if idle && matches!(self.timer, Timer::Off) {
+                    self.timer = Timer::Corked(cx.now.plus(CORK_LIMIT));
+                }
+                None
+            }
             Err(Blocked::NoData | Blocked::Nagle) => None,
+        }
+    }
+
+    /// Returns when a segment that is not full is sent. `idle` means that nothing is in flight.
+    fn small_segments(&self, idle: bool) -> Small {
+        if (self.cork || self.more) && !self.push {
+            Small::Never
+        } else if self.nodelay || self.push || idle {
+            Small::Last
+        } else {
+            Small::WhenIdle
         }
     }
 
@@ -185,7 +221,9 @@ impl Connection {
 
     fn send_new(&mut self, cx: &mut Context<'_>, range: SeqRange) -> Outgoing {
         self.scoreboard.push(range, cx.now);
-        self.send_buffer.sent(range.end);
+        if self.send_buffer.sent(range.end) {
+            self.edges |= Readiness::WRITABLE;
+        }
         self.last_sent_at = cx.now;
         cx.counters.tcp_out_segments += 1;
         self.arm_after_sending(cx);

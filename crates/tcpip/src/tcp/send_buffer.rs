@@ -28,9 +28,28 @@ pub(crate) enum Blocked {
     NoData,
     /// The segment is small and data is in flight (Nagle's algorithm).
     Nagle,
+    /// The segment is small and more data is expected (TCP_CORK, MSG_MORE).
+    Corked,
     /// The peer's window is closed or too small.
     Window,
 }
+
+/// When a segment that is not full is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Small {
+    /// When everything before it is acknowledged (Nagle's algorithm).
+    WhenIdle,
+    /// If it is the last one: TCP_NODELAY, or nothing is in flight.
+    Last,
+    /// Never; only full segments (TCP_CORK, MSG_MORE).
+    Never,
+    /// Always: a timer requested it, and the window may be too small for a full one.
+    Force,
+}
+
+/// Bytes that a write may add to the unsent ones if those are below the low-water mark. A mark of a few bytes would
+/// otherwise split each write.
+const LOW_WATER_STEP: u32 = 64 << 10;
 
 /// Sending half of a connection.
 #[derive(Debug)]
@@ -51,6 +70,8 @@ pub(crate) struct SendBuffer {
     scale: Option<u8>,
     pub fin: Fin,
     limit: usize,
+    /// TCP_NOTSENT_LOWAT: unsent bytes from which on writes are refused.
+    low_water: u32,
     /// A write did not fit, so free room is an edge.
     write_refused: bool,
 }
@@ -70,6 +91,7 @@ impl SendBuffer {
             scale: None,
             fin: Fin::Open,
             limit,
+            low_water: u32::MAX,
             write_refused: false,
         }
     }
@@ -85,6 +107,10 @@ impl SendBuffer {
 
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
+    }
+
+    pub(crate) fn set_low_water(&mut self, bytes: u32) {
+        self.low_water = bytes;
     }
 
     pub(crate) const fn limit(&self) -> usize {
@@ -112,15 +138,22 @@ impl SendBuffer {
 
     /// Appends as many of `bytes` as fit. Returns their number.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
-        let taken = bytes.len().min(self.limit.saturating_sub(self.ring.len()));
+        let unsent = self.unsent();
+        let more = if unsent < self.low_water {
+            self.low_water.max(unsent.saturating_add(LOW_WATER_STEP)) - unsent
+        } else {
+            0
+        };
+        let taken = bytes.len().min(self.limit.saturating_sub(self.ring.len())).min(more as usize);
         self.ring.push(&bytes[..taken]);
         self.write_refused |= taken < bytes.len();
         taken
     }
 
-    /// Returns whether at least a third of the buffer is free, which makes the socket writable.
+    /// Returns whether at least a third of the buffer is free and little waits to be sent, which makes the socket
+    /// writable.
     pub(crate) fn has_room(&self) -> bool {
-        self.limit.saturating_sub(self.ring.len()) * 3 >= self.limit
+        self.limit.saturating_sub(self.ring.len()) * 3 >= self.limit && self.unsent() < self.low_water
     }
 
     /// Returns the sequence number after the last byte.
@@ -209,13 +242,19 @@ impl SendBuffer {
             self.ring.consume(bytes, false);
             self.base = self.base.plus(bytes as u32);
         }
+        self.take_room_edge()
+    }
+
+    /// Returns whether a refused writer can continue. Returns true once.
+    fn take_room_edge(&mut self) -> bool {
         let news = self.write_refused && self.has_room();
         self.write_refused &= !news;
         news
     }
 
-    /// Returns the range of the next new segment, with at most `mss` bytes and the FIN if it fits.
-    pub(crate) fn next_range(&self, mss: u32, nodelay: bool, idle: bool, force: bool) -> Result<SeqRange, Blocked> {
+    /// Returns the range of the next new segment, with at most `mss` bytes and the FIN if it fits. After the FIN was
+    /// queued no more data follows, and small segments are sent.
+    pub(crate) fn next_range(&self, mss: u32, small: Small) -> Result<SeqRange, Blocked> {
         let unsent = self.unsent();
         if unsent == 0 && self.fin != Fin::Queued {
             return Err(Blocked::NoData);
@@ -228,19 +267,25 @@ impl SendBuffer {
             return Err(Blocked::Window);
         }
         let range = SeqRange::new(self.nxt, self.nxt.plus(data + u32::from(fin)));
-        let worthwhile = data == mss || data * 2 >= self.largest_window || force || fin;
-        if worthwhile || drains && (nodelay || idle) {
-            return Ok(range);
+        let worthwhile = data == mss || data * 2 >= self.largest_window || small == Small::Force || fin;
+        let small = if self.fin == Fin::Queued && small == Small::Never { Small::Last } else { small };
+        match small {
+            _ if worthwhile => Ok(range),
+            _ if !drains => Err(Blocked::Window),
+            Small::Last | Small::Force => Ok(range),
+            Small::WhenIdle => Err(Blocked::Nagle),
+            Small::Never => Err(Blocked::Corked),
         }
-        Err(if drains { Blocked::Nagle } else { Blocked::Window })
     }
 
-    /// Records that new data was sent up to `end`.
-    pub(crate) fn sent(&mut self, end: Seq) {
+    /// Records that new data was sent up to `end`. Returns whether a refused writer can continue: less than half of the
+    /// low-water mark waits to be sent.
+    pub(crate) fn sent(&mut self, end: Seq) -> bool {
         if self.fin == Fin::Queued && end == self.end().plus(1) {
             self.fin = Fin::Sent(self.end());
         }
         self.nxt = end;
+        self.write_refused && self.unsent() * 2 < self.low_water && self.take_room_edge()
     }
 
     /// Returns the offset and length of `range` in the ring, whether it contains the FIN, and whether it ends the
@@ -277,11 +322,12 @@ mod tests {
     fn nagle_holds_small_segments_while_data_is_in_flight() {
         let mut send_buffer = send_buffer(1000);
         send_buffer.write(&[1; 30]);
-        assert_eq!(send_buffer.next_range(MSS, false, false, false), Err(Blocked::Nagle));
-        assert!(send_buffer.next_range(MSS, true, false, false).is_ok(), "TCP_NODELAY");
-        assert!(send_buffer.next_range(MSS, false, true, false).is_ok(), "idle");
+        assert_eq!(send_buffer.next_range(MSS, Small::WhenIdle), Err(Blocked::Nagle));
+        assert_eq!(send_buffer.next_range(MSS, Small::Never), Err(Blocked::Corked));
+        assert!(send_buffer.next_range(MSS, Small::Last).is_ok(), "TCP_NODELAY, or idle");
         send_buffer.write(&[1; 70]);
-        assert!(send_buffer.next_range(MSS, false, false, false).is_ok(), "full");
+        assert!(send_buffer.next_range(MSS, Small::WhenIdle).is_ok(), "full");
+        assert!(send_buffer.next_range(MSS, Small::Never).is_ok(), "full");
     }
 
     #[test]
@@ -289,10 +335,10 @@ mod tests {
         let mut send_buffer = send_buffer(1000);
         send_buffer.write(&[1; 500]);
         send_buffer.update_window(Seq(6), Seq(0), 40, false);
-        assert_eq!(send_buffer.next_range(MSS, true, true, false), Err(Blocked::Window));
-        assert_eq!(send_buffer.next_range(MSS, true, true, true).map(SeqRange::len), Ok(40), "the timer overrides");
+        assert_eq!(send_buffer.next_range(MSS, Small::Last), Err(Blocked::Window));
+        assert_eq!(send_buffer.next_range(MSS, Small::Force).map(SeqRange::len), Ok(40), "the timer overrides");
         send_buffer.update_window(Seq(6), Seq(0), 0, false);
-        assert_eq!(send_buffer.next_range(MSS, true, true, true), Err(Blocked::Window));
+        assert_eq!(send_buffer.next_range(MSS, Small::Force), Err(Blocked::Window));
     }
 
     #[test]
@@ -300,7 +346,7 @@ mod tests {
         let mut send_buffer = send_buffer(1000);
         send_buffer.write(b"bye");
         send_buffer.fin = Fin::Queued;
-        let range = send_buffer.next_range(MSS, false, false, false).unwrap();
+        let range = send_buffer.next_range(MSS, Small::Never).unwrap();
         assert_eq!(range.len(), 4);
         send_buffer.sent(range.end);
         assert_eq!(send_buffer.locate(range), (0, 3, true, true));

@@ -63,7 +63,6 @@ impl SeqRange {
         Self { start, end }
     }
 
-    #[cfg(test)]
     pub(crate) const fn len(self) -> u32 {
         self.end.since(self.start)
     }

@@ -1,8 +1,8 @@
 //! Timers of a connection (RFC 6298, RFC 8985, RFC 9293 3.8).
 //!
 //! The retransmission timer has several purposes, one at a time: retransmission, tail loss probe, RACK's reordering
-//! timer, and window probe. A connection has one deadline, the earliest of this timer, the delayed acknowledgement,
-//! keep-alive, FIN-WAIT-2 and linger.
+//! timer, window probe, and end of a cork. A connection has one deadline, the earliest of this timer, the delayed acknowledgement,
+//! keep-alive, FIN-WAIT-2, linger and TCP_DEFER_ACCEPT.
 
 use super::{
     connection::{Connection, Context, Origin, Owner, Probe, State},
@@ -32,11 +32,14 @@ impl Connection {
             .filter(|_| self.may_keep_alive())
             .map(|keepalive_timer| keepalive_timer.deadline());
         let own = earliest(self.timer.deadline(), self.ack.deadline());
-        earliest(earliest(own, keepalive), earliest(fin_wait_2, self.linger_until))
+        let ends = earliest(earliest(fin_wait_2, self.linger_until), self.defer_until);
+        earliest(earliest(own, keepalive), ends)
     }
 
+    /// Returns whether nothing is in flight. Data that waits for a closed window does not matter: the peer may be gone.
     fn may_keep_alive(&self) -> bool {
-        self.is_synchronized() && self.scoreboard.is_empty() && !self.send_buffer.has_unsent()
+        let waits = self.send_buffer.has_unsent() && !matches!(self.timer, Timer::Persist(_));
+        self.is_synchronized() && self.scoreboard.is_empty() && !waits
     }
 
     /// Handles the timers that are due; `next_segment` returns what must be sent. Returns whether the peer must be
@@ -50,6 +53,9 @@ impl Connection {
         }
         if self.keep_alive(cx) {
             return true;
+        }
+        if self.defer_until.is_some_and(|until| until <= cx.now) {
+            self.defer_until = None;
         }
         if let State::FinWait2 { until: Some(until) } = self.state
             && until <= cx.now
@@ -75,27 +81,47 @@ impl Connection {
                 }
             }
             Timer::Persist(_) => {
-                let tries = self.rtt.back_off();
-                if self.owner == Owner::Orphan && tries > cx.settings.orphan_retries {
+                if self.is_window_given_up(cx) {
                     cx.counters.tcp_timeouts_aborted += 1;
                     self.fail(SocketError::TimedOut);
                     return;
                 }
                 self.probe = Some(Probe::Window);
-                self.timer = Timer::Persist(cx.now.plus(self.rtt.timeout()));
+                self.timer = Timer::Persist(self.stall.deadline(cx.now, self.rtt.timeout(), self.user_timeout));
+            }
+            Timer::Corked(_) => {
+                self.more = false;
+                self.probe = Some(Probe::Corked);
             }
         }
     }
 
-    fn retransmission_timeout(&mut self, cx: &mut Context<'_>) {
-        cx.counters.tcp_timeouts += 1;
+    /// Counts a probe of the closed window. Returns whether the connection is given up instead.
+    fn is_window_given_up(&mut self, cx: &Context<'_>) -> bool {
         let tries = self.rtt.back_off();
+        let unanswered = self.stall.probed(cx.now);
+        unanswered >= cx.settings.retries
+            || self.owner == Owner::Orphan && tries > cx.settings.orphan_retries
+            || self.user_timeout.is_some_and(|limit| self.stall.exceeds(limit, cx.now))
+    }
+
+    /// Counts a retransmission timeout. Returns whether the connection is given up instead.
+    fn is_given_up(&mut self, cx: &Context<'_>) -> bool {
+        let tries = self.rtt.back_off();
+        self.stall.timed_out(cx.now);
+        let stalls = self.user_timeout.is_some_and(|limit| self.stall.exceeds(limit, cx.now));
         let limit = match (self.state, self.owner) {
-            (State::SynSent | State::SynReceived { .. }, _) => cx.settings.syn_retries,
+            (State::SynSent | State::SynReceived { .. }, _) => self.syn_retries.unwrap_or(cx.settings.syn_retries),
             (_, Owner::Orphan) => cx.settings.orphan_retries,
+            _ if self.user_timeout.is_some() => return stalls,
             _ => cx.settings.retries,
         };
-        if tries > limit {
+        stalls || tries > limit
+    }
+
+    fn retransmission_timeout(&mut self, cx: &mut Context<'_>) {
+        cx.counters.tcp_timeouts += 1;
+        if self.is_given_up(cx) {
             self.give_up(cx);
             return;
         }
@@ -106,6 +132,8 @@ impl Connection {
         }
         if self.is_synchronized() {
             self.save_for_undo(true);
+            // With timestamps, one acknowledgement decides (`undo`).
+            self.frto.timed_out(first && self.sack && self.timestamps.is_none());
             self.congestion.timeout(outstanding, mss, first);
             self.ecn.reduced(self.send_buffer.nxt);
             self.recovery = Recovery::Timeout { point: self.send_buffer.nxt };
@@ -113,7 +141,7 @@ impl Connection {
         }
         self.reno.timeout();
         self.rack.forget_probe();
-        self.timer = Timer::Retransmit(cx.now.plus(self.rtt.timeout()));
+        self.timer = Timer::Retransmit(self.stall.deadline(cx.now, self.rtt.timeout(), self.user_timeout));
     }
 
     fn give_up(&mut self, cx: &mut Context<'_>) {
@@ -134,7 +162,7 @@ impl Connection {
             return false;
         }
         let Some(keepalive_timer) = &mut self.keepalive_timer else { return false };
-        match keepalive_timer.expire(cx.now) {
+        match keepalive_timer.expire(cx.now, self.user_timeout) {
             KeepaliveAction::Wait => false,
             KeepaliveAction::Probe => {
                 self.probe = Some(Probe::Keepalive);
@@ -152,7 +180,7 @@ impl Connection {
     /// Starts the timer after a segment was sent, and restarts a pending loss probe.
     pub(crate) fn arm_after_sending(&mut self, cx: &Context<'_>) {
         match self.timer {
-            Timer::Off | Timer::Persist(_) | Timer::LossProbe(_) => self.rearm(cx),
+            Timer::Off | Timer::Persist(_) | Timer::Corked(_) | Timer::LossProbe(_) => self.rearm(cx),
             Timer::Retransmit(_) | Timer::Reorder(_) => {}
         }
     }

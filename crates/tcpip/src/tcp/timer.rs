@@ -14,13 +14,17 @@ pub(crate) enum Timer {
     Reorder(Instant),
     /// Zero-window probe (RFC 9293, 3.8.6.1).
     Persist(Instant),
+    /// End of the time for which a small segment is held back (TCP_CORK, MSG_MORE).
+    Corked(Instant),
 }
 
 impl Timer {
     pub(crate) const fn deadline(self) -> Option<Instant> {
         match self {
             Self::Off => None,
-            Self::Retransmit(at) | Self::LossProbe(at) | Self::Reorder(at) | Self::Persist(at) => Some(at),
+            Self::Retransmit(at) | Self::LossProbe(at) | Self::Reorder(at) | Self::Persist(at) | Self::Corked(at) => {
+                Some(at)
+            }
         }
     }
 }
