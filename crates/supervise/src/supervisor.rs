@@ -5,7 +5,7 @@ use std::io;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use abey_linux::process::descendants;
+use abey_linux::process::{descendants, descendants_by_parent};
 use abey_linux::spawn::CommandSetup;
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
@@ -113,9 +113,14 @@ impl Supervisor {
     ) -> u8 {
         let mut pause = Some(Duration::ZERO);
         let mut on_background = Some(on_background);
+        let mut is_signalled = true;
         loop {
-            self.reap(guard);
-            let left = self.members();
+            // Without a signal no child has ended, and only `check` needs the processes.
+            let unsignalled = (!is_signalled && self.status.is_none()).then(|| self.members_by_parent()).flatten();
+            let left = unsignalled.unwrap_or_else(|| {
+                self.reap(guard);
+                self.members()
+            });
             if left.is_empty() {
                 return self.status.unwrap_or(0);
             }
@@ -142,12 +147,12 @@ impl Supervisor {
                     }
                 };
             }
-            self.forward_signals(pause, &left);
+            is_signalled = self.forward_signals(pause, &left);
         }
     }
 
-    /// Forwards the signals that are delivered within `pause`; without one, waits for the first.
-    fn forward_signals(&mut self, pause: Option<Duration>, members: &[u32]) {
+    /// Forwards the signals that are delivered within `pause`; without one, waits for the first. Returns whether there was one.
+    fn forward_signals(&mut self, pause: Option<Duration>, members: &[u32]) -> bool {
         let pause = match self.stop_requested {
             Some(since) if since.elapsed() > TERMINATION_LIMIT => {
                 self.stop(members, Signal::SIGKILL);
@@ -159,7 +164,9 @@ impl Supervisor {
         self.signals.wait(pause);
         // At a hangup the terminal sends SIGHUP to the session leader only.
         let leads_session = getsid(None) == Ok(getpid());
+        let mut is_signalled = false;
         while let Some(delivered) = self.signals.next_delivered() {
+            is_signalled = true;
             let signal = delivered.signal;
             // What a terminal sends (Ctrl-C) goes to its whole foreground process group, the program included.
             let program_got_it = delivered.from_kernel && !(leads_session && signal == Signal::SIGHUP);
@@ -167,6 +174,7 @@ impl Supervisor {
                 self.forward(signal);
             }
         }
+        is_signalled
     }
 
     /// Reports the program's processes to the guard where they have changed. The first process announced itself and, while
@@ -224,7 +232,15 @@ impl Supervisor {
 
     /// Returns the processes of the program: all descendants of this process but the excluded ones.
     fn members(&self) -> Vec<u32> {
-        let mut members = descendants(std::process::id()).unwrap_or_default();
+        self.without_excluded(descendants(std::process::id()).unwrap_or_default())
+    }
+
+    /// Does the same as [`Self::members`] at a cost that does not depend on the other processes of the machine.
+    fn members_by_parent(&self) -> Option<Vec<u32>> {
+        descendants_by_parent(std::process::id()).map(|found| self.without_excluded(found))
+    }
+
+    fn without_excluded(&self, mut members: Vec<u32>) -> Vec<u32> {
         members.retain(|pid| !self.excluded.contains(pid));
         // A process that was not reaped yet exists, even if a snapshot of /proc lacks it.
         if self.status.is_none() && !members.contains(&self.child.id()) {

@@ -18,7 +18,7 @@ pub(crate) use epolls::{member as epoll_member, params as epoll_params};
 pub use parameters::{EpollChanges, EpollNote};
 pub use sockets::{Protocol, SocketState, SocketView};
 pub(crate) use sockets::{busy_polls, view as sockets_of};
-pub use tree::{descendants, identity, start_time, threads, tree_threads};
+pub use tree::{descendants, descendants_by_parent, identity, start_time, threads, tree_threads};
 pub use waits::{ThreadWait, WaitCall, blocked_calls, wait_of};
 
 use std::collections::BTreeMap;

@@ -13,6 +13,29 @@ pub fn descendants(pid: u32) -> Result<Vec<u32>, ProcessError> {
     Ok(below(pid, &parents()?))
 }
 
+/// Lists the same as [`descendants`], and reads only files of these processes, however many others the machine has
+/// (`/proc/PID/task/TID/children`, proc(5)). A process can be missing whose parent or sibling exits at this moment: its parent
+/// gets SIGCHLD. `None` if the kernel was built without these files.
+#[must_use]
+pub fn descendants_by_parent(pid: u32) -> Option<Vec<u32>> {
+    let mut found = BTreeSet::new();
+    let mut parents = vec![pid];
+    while let Some(parent) = parents.pop() {
+        // A process that has exited has no threads.
+        for tid in threads(parent).unwrap_or_default() {
+            match std::fs::read_to_string(format!("/proc/{parent}/task/{tid}/children")) {
+                Ok(children) => {
+                    let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+                    parents.extend(children.filter(|child| found.insert(*child)));
+                }
+                Err(_) if tid == pid => return None,
+                Err(_) => {}
+            }
+        }
+    }
+    Some(found.into_iter().collect())
+}
+
 /// Returns the start time of process `pid`, in clock ticks since boot. Process IDs are reused; ID and start time together
 /// identify a process until the machine restarts. `None` if it does not exist or is a zombie.
 #[must_use]
@@ -89,6 +112,26 @@ pub(super) fn below(pid: u32, parents: &BTreeMap<u32, u32>) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn both_ways_find_the_same_descendants() {
+        let script = "sleep 100 & sh -c 'sleep 100 & wait' & echo started; wait";
+        let mut command = std::process::Command::new("sh");
+        let mut shell = command.args(["-c", script]).stdout(std::process::Stdio::piped()).spawn().expect("a shell");
+        let all = loop {
+            let all = descendants(shell.id()).expect("/proc");
+            if all.len() == 3 {
+                break all;
+            }
+            std::thread::yield_now();
+        };
+        let by_parent = descendants_by_parent(shell.id());
+        assert!(by_parent.is_none_or(|found| found == all));
+        for pid in all {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), nix::sys::signal::SIGKILL);
+        }
+        shell.wait().expect("it has no child any more");
+    }
 
     #[test]
     fn descendants_are_found_at_any_depth_and_in_any_order_of_ids() {
