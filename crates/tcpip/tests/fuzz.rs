@@ -62,6 +62,9 @@ fn segments_against_two_streams() {
         "TcpExtTCPOFOQueue",
         "TcpExtTCPWinProbe",
         "TcpExtTCPChallengeACK",
+        "TcpEcnConnections",
+        "TcpEcnReductions",
+        "IpExtInCEPkts",
     ];
     fuzz("segments", targets::segments::run, &reached);
 }

@@ -1,8 +1,8 @@
 //! Fuzz target: segments of one connection, checked against two byte streams.
 //!
 //! The input determines what the peer sends (repeated and early data, data beyond the window, old and impossible
-//! acknowledgements, closing and shrinking windows, false SACK blocks, resets and SYNs with nearby numbers), what the
-//! application does, what is lost and how time advances. The application must read what the peer sent, in order. The
+//! acknowledgements, closing and shrinking windows, false SACK blocks, resets and SYNs with nearby numbers, ECN flags
+//! and marks), what the application does, what is lost and how time advances. The application must read what the peer sent, in order. The
 //! peer must receive what the application wrote, within a window that it offered. Afterwards the peer behaves
 //! correctly and everything must arrive: invalid segments may slow a connection down, but must not stop it.
 
@@ -42,6 +42,7 @@ struct Harness {
     next: u32,
     scale: u8,
     timestamps: bool,
+    ecn: bool,
     echo: u32,
 }
 
@@ -75,9 +76,13 @@ impl Harness {
         if timestamps {
             syn = syn.timestamp(Self::clock(script.now), 0);
         }
-        let id = script.accepted(&syn);
         let (peer_sent, to_write) =
             (choices.below(MAX_STREAM_LEN) as usize + 1, choices.below(MAX_STREAM_LEN) as usize);
+        let ecn = to_write.is_multiple_of(2);
+        if ecn {
+            syn.flags.push_str("EW");
+        }
+        let id = script.accepted(&syn);
         let scale = scale.unwrap_or(0);
         Self {
             script,
@@ -97,6 +102,7 @@ impl Harness {
             next: 1,
             scale,
             timestamps,
+            ecn,
             echo: 0,
         }
     }
@@ -129,6 +135,12 @@ impl Harness {
     fn inject(&mut self, mut segment: Seg) {
         if self.timestamps {
             segment.timestamp = Some((Self::clock(self.script.now), self.echo));
+        }
+        if self.ecn {
+            // Flags and marks of no sense, the same in each run of the input.
+            let random = byte(3, self.script.now ^ u64::from(segment.seq) << 32);
+            segment.ecn = random & 3;
+            segment.flags.push_str(["", "E", "W", "EW"][usize::from(random >> 2 & 3)]);
         }
         self.script.inject(&segment);
     }
