@@ -33,6 +33,8 @@ def parse():
     parser.add_argument("--mode", default="base", help="use this delivery mode [default: base]")
     parser.add_argument("--queues", type=int, default=2, help="number of queue pairs [default: 2]")
     parser.add_argument("--repeat", type=int, default=3, help="run tests that differ this often in all [default: 3]")
+    parser.add_argument("--fetch", action="store_true", help="download and build the sources of suites that need them")
+    parser.add_argument("--sources", default="/tmp/abey-conformance", help="folder of the sources [default: %(default)s]")
     parser.add_argument("--json", type=pathlib.Path, help="write rows and differences to this file")
     parser.add_argument("--log", default=os.devnull, help="append the output of the suites to this file")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """The suites, by name."""
 
-from . import cpython
+from . import cpython, tap
 
-SUITES = {suite.name: suite for suite in [*cpython.SUITES]}
+SUITES = {suite.name: suite for suite in [*cpython.SUITES, *tap.SUITES]}
 # What CI runs, in about five minutes.
 QUICK = ["selectors", "socketserver", "socket", "httplib", "ftplib", "smtplib"]
