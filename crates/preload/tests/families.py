@@ -596,9 +596,28 @@ def limits():
     u.settimeout(120)
     attempt("late", u.recv, 10)
 
+def long_datagrams():
+    "Datagrams that are longer than a packet: sent in fragments, and received through the kernel, which reassembles."
+    u = bound("0.0.0.0")
+    u.settimeout(120)
+    peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(120)")
+    to = (PEER, peer("r = u.getsockname()[1]"))
+    for length in (1472, 1473, 20_000, 65_507):
+        say(length, u.sendto(text(length, 1), to), peer("b = u.recv(70000); r = [len(b), hashlib.sha256(b).hexdigest()]"))
+    attempt("too long", u.sendto, bytes(65_508), to)
+    for length in (1473, 20_000):
+        peer(f"u.sendto(bytes({length}), (OWN, {u.getsockname()[1]}))")
+        say("received", len(u.recv(70_000)))
+    peer("u.setsockopt(socket.IPPROTO_IP, 13, 1)")  # IP_RECVTOS
+    u.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x4a)
+    u.sendto(b"x", to)
+    say("class", peer("r = [list(data) for _, _, data in u.recvmsg(9, 100)[1]]"))
+    u.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO
+    attempt("not in fragments", u.sendto, bytes(1473), to)
+
 exec(open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "rawcalls.py")).read())
 
-for name in sys.argv[4:] or ("edges", "messages", "resets", "batches_of_a_stream", "files", "stdio", "integrity", "datagrams", "nobody_there", "both_sides", "packet_information", "version_six", "same_port", "batches_of_datagrams", "limits", "readiness"):
+for name in sys.argv[4:] or ("edges", "messages", "resets", "batches_of_a_stream", "files", "stdio", "integrity", "datagrams", "nobody_there", "both_sides", "packet_information", "version_six", "same_port", "batches_of_datagrams", "limits", "long_datagrams", "readiness"):
     say("---", name)
     try:
         globals()[name]()

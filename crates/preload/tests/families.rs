@@ -104,6 +104,12 @@ fn calls_by_number() {
 }
 
 #[test]
+fn long_datagrams() {
+    // Those that arrive in fragments.
+    compare(&["base"], &["long_datagrams"], 2);
+}
+
+#[test]
 fn datagrams_from_both_sides() {
     // The datagrams that the script sends over loopback.
     compare(&["base"], &["both_sides", "readiness"], 104);

@@ -50,8 +50,12 @@ counters! {
     ip_in_martians = "IpInMartians",
     /// IP packets of an unsupported transport protocol.
     ip_in_unknown_protocols = "IpInUnknownProtos",
-    /// Fragments, which are dropped because there is no reassembly.
+    /// Fragments that were dropped: not of UDP, malformed, overlapping, or too many.
     ip_reassembly_failures = "IpReasmFails",
+    /// Datagrams reassembled.
+    ip_reassembled = "IpReasmOKs",
+    /// Fragments sent.
+    ip_fragments_created = "IpFragCreates",
     /// IP packets received with the ECN codepoint Not-ECT.
     ip_in_not_ect = "IpExtInNoECTPkts",
     /// IP packets received with the ECN codepoint ECT(1).

@@ -215,7 +215,8 @@ mod tests {
                 destination_mac: [2; 6],
             };
             let mut frame = vec![0; 14 + header + 8];
-            let fields = crate::packet::IpFields { protocol: IpProtocol::Tcp, hop_limit: 64, traffic_class: 0 };
+            let fields =
+                crate::packet::IpFields { protocol: IpProtocol::Tcp, hop_limit: 64, traffic_class: 0, fragment: None };
             crate::packet::emit_headers(&mut frame, &route, fields).copy_from_slice(&[0, 80, 0, 90, 0, 0, 1, 0]);
             let mut quoted = packet(source, destination, &[]);
             quoted.whole = &frame[14..];

@@ -53,8 +53,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `tcp/connection.rs` describes how TCP's policies fit together. Not implemented on purpose: reassembly of
-//! fragments, IPv4 options, source routing, router advertisements (the gateway is configured), and urgent data
+//! `tcp/connection.rs` describes how TCP's policies fit together. Not implemented on purpose: fragments of
+//! anything but UDP, IPv4 options, source routing, router advertisements (the gateway is configured), and urgent data
 //! (handled as ordinary data, RFC 6093).
 
 #![forbid(unsafe_code)]
@@ -67,6 +67,7 @@ mod ecn;
 mod error;
 mod event;
 mod flow;
+mod fragment;
 mod gro;
 mod icmp;
 mod limiter;
@@ -74,6 +75,7 @@ mod listener;
 mod neighbor;
 mod packet;
 mod path_mtu;
+mod reassembly;
 mod ring;
 mod stack;
 mod tcp;

@@ -1,8 +1,7 @@
 //! Ethernet and IP headers: parsed and checked on input, written on output (RFC 791, RFC 8200, RFC 1122).
 //!
-//! Each fault is an error value that the caller counts. Fragments are rejected: reassembly would let anyone fill
-//! memory, and neither TCP (which discovers the path MTU) nor a well-behaved UDP protocol needs it. A few IPv6
-//! extension headers are skipped.
+//! Each fault is an error value that the caller counts. Fragments are a fault too, after which [`parse_fragment`] parses them:
+//! TCP never needs them, since it discovers the path MTU. A few IPv6 extension headers are skipped.
 
 use core::net::IpAddr;
 
@@ -10,7 +9,7 @@ use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6ExtHeader, Ipv6Packet, checksum,
 };
 
-use crate::ecn::Codepoint;
+use crate::{ecn::Codepoint, fragment::Fragment};
 
 /// Length of an Ethernet header in bytes.
 pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
@@ -144,6 +143,41 @@ pub(crate) fn parse_v6(bytes: &[u8]) -> Result<Packet<'_>, Fault> {
     })
 }
 
+/// Parses a packet that [`parse_v4`] or [`parse_v6`] found to be a fragment. Its payload is the part of the datagram. An IPv6
+/// fragment with other extension headers gives `None`.
+pub(crate) fn parse_fragment(bytes: &[u8]) -> Option<(Packet<'_>, Fragment)> {
+    if bytes.first()? >> 4 == 4 {
+        let packet = Ipv4Packet::new_checked(bytes).ok()?;
+        let (offset, more) = (packet.frag_offset(), packet.more_frags());
+        let fragment = Fragment { id: packet.ident().into(), offset, more };
+        let parsed = Packet {
+            source: IpAddr::V4(packet.src_addr()),
+            destination: IpAddr::V4(packet.dst_addr()),
+            protocol: packet.next_header(),
+            hop_limit: packet.hop_limit(),
+            ecn: Codepoint::of(packet.ecn()),
+            payload: packet.payload(),
+            whole: bytes,
+        };
+        return Some((parsed, fragment));
+    }
+    let packet = Ipv6Packet::new_checked(bytes).ok()?;
+    if packet.next_header() != IpProtocol::Ipv6Frag {
+        return None;
+    }
+    let (protocol, fragment, payload) = Fragment::parse_v6(packet.payload())?;
+    let parsed = Packet {
+        source: IpAddr::V6(packet.src_addr()),
+        destination: IpAddr::V6(packet.dst_addr()),
+        protocol,
+        hop_limit: packet.hop_limit(),
+        ecn: Codepoint::of(packet.traffic_class()),
+        payload,
+        whole: bytes,
+    };
+    Some((parsed, fragment))
+}
+
 /// Source and destination of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
@@ -160,6 +194,8 @@ pub(crate) struct IpFields {
     pub hop_limit: u8,
     /// IPv4's type of service: DSCP in the upper six bits, the ECN field in the lower two (RFC 2474, RFC 3168).
     pub traffic_class: u8,
+    /// Position in a datagram that is sent in fragments. IPv6 has it in a header of its own, which the payload begins with.
+    pub fragment: Option<Fragment>,
 }
 
 /// Returns the length of a frame with `payload` bytes after the IP header.
@@ -177,7 +213,7 @@ pub(crate) fn emit_ethernet(frame: &mut [u8], source: MacAddr, destination: MacA
 
 /// Writes Ethernet and IP headers into `frame`, whose length must be exact. Returns the part for the payload.
 pub(crate) fn emit_headers<'a>(frame: &'a mut [u8], route: &Route, fields: IpFields) -> &'a mut [u8] {
-    let IpFields { protocol, hop_limit, traffic_class } = fields;
+    let IpFields { protocol, hop_limit, traffic_class, fragment } = fields;
     let version = if route.source.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
     emit_ethernet(frame, route.source_mac, route.destination_mac, version);
     let bytes = &mut frame[ETHERNET_HEADER_LEN..];
@@ -191,10 +227,11 @@ pub(crate) fn emit_headers<'a>(frame: &'a mut [u8], route: &Route, fields: IpFie
             packet.set_ecn(traffic_class & 3);
             packet.set_total_len(len as u16);
             // Atomic datagrams need no identification (RFC 6864).
-            packet.set_ident(0);
+            packet.set_ident(fragment.map_or(0, |fragment| fragment.id as u16));
             packet.clear_flags();
-            packet.set_dont_frag(true);
-            packet.set_frag_offset(0);
+            packet.set_dont_frag(fragment.is_none());
+            packet.set_more_frags(fragment.is_some_and(|fragment| fragment.more));
+            packet.set_frag_offset(fragment.map_or(0, |fragment| fragment.offset));
             packet.set_hop_limit(hop_limit);
             packet.set_next_header(protocol);
             packet.set_src_addr(source);
@@ -230,7 +267,7 @@ mod tests {
             destination_mac: [4; 6],
         };
         let mut frame = vec![0xee; frame_len(route.destination, payload.len())];
-        let fields = IpFields { protocol: IpProtocol::Udp, hop_limit: HOP_LIMIT, traffic_class: 0xb9 };
+        let fields = IpFields { protocol: IpProtocol::Udp, hop_limit: HOP_LIMIT, traffic_class: 0xb9, fragment: None };
         emit_headers(&mut frame, &route, fields).copy_from_slice(payload);
         frame
     }

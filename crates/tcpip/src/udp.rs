@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use smoltcp::wire::{IpProtocol, UdpPacket};
 
+use crate::fragment::Fragmenter;
 use crate::{datagram_table::Sharing, error::SocketError, event::Readiness, packet::Checksums};
 
 /// Length of a UDP header in bytes.
@@ -125,6 +126,12 @@ pub(crate) struct UdpSocket {
     send_refused: bool,
     pub receive_limit: usize,
     pub send_limit: usize,
+    /// Datagrams that are longer than a packet are sent in fragments (IP_MTU_DISCOVER).
+    pub may_fragment: bool,
+    /// IP_TOS, and IPV6_TCLASS.
+    pub traffic_classes: (u8, u8),
+    /// Datagram of which not all fragments were sent.
+    fragmenter: Option<Box<Fragmenter>>,
 }
 
 impl UdpSocket {
@@ -143,6 +150,9 @@ impl UdpSocket {
             send_refused: false,
             receive_limit: limit,
             send_limit: limit,
+            may_fragment: true,
+            traffic_classes: (0, 0),
+            fragmenter: None,
         }
     }
 
@@ -183,6 +193,35 @@ impl UdpSocket {
         Some(datagram)
     }
 
+    /// Starts to send a datagram in fragments with the number `id`.
+    pub(crate) fn fragment(&mut self, datagram: &Datagram, id: u32) {
+        let addresses = (datagram.local, datagram.peer.ip());
+        let mut bytes = vec![0; HEADER_LEN + datagram.payload.len()];
+        let ports = (self.local.port(), datagram.peer.port());
+        emit(&mut bytes, ports, &datagram.payload, addresses, Checksums::Full);
+        self.fragmenter = Some(Box::new(Fragmenter::new(bytes, addresses, id)));
+    }
+
+    pub(crate) fn is_fragmenting(&self) -> bool {
+        self.fragmenter.as_ref().is_some_and(|fragmenter| !fragmenter.is_done())
+    }
+
+    pub(crate) fn fragmenter_mut(&mut self) -> Option<&mut Fragmenter> {
+        self.fragmenter.as_deref_mut()
+    }
+
+    /// Releases the memory of a datagram whose fragments were sent.
+    pub(crate) fn finish_fragments(&mut self) {
+        if !self.is_fragmenting() {
+            self.fragmenter = None;
+        }
+    }
+
+    /// Returns the traffic class of datagrams to `peer`.
+    pub(crate) const fn traffic_class(&self, peer: IpAddr) -> u8 {
+        if peer.is_ipv4() { self.traffic_classes.0 } else { self.traffic_classes.1 }
+    }
+
     /// Returns the received payload bytes that were not read.
     pub(crate) fn unread(&self) -> usize {
         self.received.payload_bytes()
@@ -194,7 +233,7 @@ impl UdpSocket {
     }
 
     pub(crate) fn has_output(&self) -> bool {
-        !self.outgoing.datagrams.is_empty()
+        !self.outgoing.datagrams.is_empty() || self.is_fragmenting()
     }
 
     fn has_room(&self) -> bool {

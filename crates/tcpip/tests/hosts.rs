@@ -300,7 +300,7 @@ fn datagrams_go_both_ways_and_connected_sockets_receive_from_their_peer_only() {
         let client = network.hosts[0].bind("[::]:0".parse().unwrap()).unwrap();
         assert_eq!(network.hosts[0].send_to(client, b"x", None), Err(IoError::NotConnected));
         assert!(matches!(
-            network.hosts[0].send_to(client, &[0; 1473], Some(to.parse().unwrap())),
+            network.hosts[0].send_to(client, &[0; 65_528], Some(to.parse().unwrap())),
             Err(IoError::MessageTooLong(_))
         ));
         network.hosts[0].send_to(client, b"question", Some(to.parse().unwrap())).unwrap();
@@ -503,5 +503,32 @@ fn a_bottleneck_is_filled() {
         let share = received as f64 / (20.0 * 12_500_000.0);
         eprintln!("{control:?} with loss {loss}: {:.0} % of the link", share * 100.0);
         assert!(share > least, "{control:?} {share} {:#?}", network.hosts[0].counters());
+    }
+}
+
+/// RFC 791 and RFC 8200: datagrams that are longer than a packet are sent in fragments and reassembled, in any order. Lost,
+/// repeated and overlapping fragments deliver nothing.
+#[test]
+fn long_datagrams_are_sent_in_fragments() {
+    for (to, longest) in [("10.0.0.2:53", 65_507), ("[fd00::2]:53", 65_527)] {
+        let mut network = network();
+        let server = network.hosts[1].bind("[::]:53".parse().unwrap()).unwrap();
+        let client = network.hosts[0].bind("[::]:0".parse().unwrap()).unwrap();
+        for len in [1473, 5000, longest] {
+            let payload: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+            assert_eq!(network.hosts[0].send_to(client, &payload, Some(to.parse().unwrap())), Ok(len));
+            network.run(10 * MILLISECOND);
+            let mut buffer = vec![0; 70_000];
+            let (received, ..) = network.hosts[1].recv_from(server, &mut buffer).unwrap();
+            assert!(buffer[..received] == payload, "{len} bytes to {to}");
+        }
+        assert_eq!(network.hosts[1].counters().ip_reassembled, 3);
+        assert!(network.hosts[0].counters().ip_fragments_created > 45);
+        // IP_PMTUDISC_DO.
+        network.hosts[0].set_fragmentation(client, false).unwrap();
+        assert!(matches!(
+            network.hosts[0].send_to(client, &[0; 1473], Some(to.parse().unwrap())),
+            Err(IoError::MessageTooLong(1452..=1472))
+        ));
     }
 }

@@ -221,6 +221,28 @@ impl UdpSocket {
         Ok(())
     }
 
+    /// Sets whether datagrams that are longer than a packet are sent in fragments (IP_MTU_DISCOVER), or refused.
+    ///
+    /// # Errors
+    /// The runtime was dropped.
+    pub fn set_fragmentation(&self, is_allowed: bool) -> Result<(), Error> {
+        for socket in &self.0.sockets {
+            on(socket, |core| core.stack.set_fragmentation(socket.id, is_allowed))?;
+        }
+        Ok(())
+    }
+
+    /// Sets the traffic class of the datagrams that are sent: IP_TOS for IPv4, IPV6_TCLASS for IPv6.
+    ///
+    /// # Errors
+    /// The runtime was dropped.
+    pub fn set_traffic_classes(&self, v4: u8, v6: u8) -> Result<(), Error> {
+        for socket in &self.0.sockets {
+            on(socket, |core| core.stack.set_traffic_classes(socket.id, v4, v6))?;
+        }
+        Ok(())
+    }
+
     /// Returns the peer to which the socket is connected.
     ///
     /// # Errors

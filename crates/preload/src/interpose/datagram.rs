@@ -16,8 +16,15 @@ use super::socket_options::int;
 const KERNEL_FIRST_EVERY: u32 = 16;
 
 /// Options that the program may have set on the kernel socket before it became a datapath socket.
-const INITIAL_OPTIONS: [(c_int, c_int); 2] =
-    [(libc::SOL_SOCKET, libc::SO_BROADCAST), (libc::IPPROTO_IP, libc::IP_PKTINFO)];
+const INITIAL_OPTIONS: [(c_int, c_int); 4] = [
+    (libc::SOL_SOCKET, libc::SO_BROADCAST),
+    (libc::IPPROTO_IP, libc::IP_PKTINFO),
+    (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+    (libc::IPPROTO_IP, libc::IP_TOS),
+];
+
+/// Fragments are sent in any case (`linux/in.h`).
+const IP_PMTUDISC_OMIT: c_int = 5;
 
 /// A UDP socket of the datapath.
 #[derive(Debug)]
@@ -115,6 +122,21 @@ impl DatagramSocket {
                 let either = [(libc::IPPROTO_IP, libc::IP_PKTINFO), (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)];
                 let wants = either.into_iter().any(|(level, option)| int(fd, level, option) == Some(1));
                 self.wants_pktinfo.store(wants, Ordering::Relaxed);
+            }
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER) | (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER) => {
+                // An IPv6 socket has both options, and either may refuse.
+                let both = [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER)];
+                let fragments =
+                    |value| matches!(value, libc::IP_PMTUDISC_DONT | libc::IP_PMTUDISC_WANT | IP_PMTUDISC_OMIT);
+                let allows = both.into_iter().filter_map(|(level, option)| int(fd, level, option)).all(fragments);
+                // Fails only if the runtime has stopped.
+                let _ = self.socket.set_fragmentation(allows);
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                let class = |level, option| int(fd, level, option).and_then(|value| u8::try_from(value).ok());
+                let v4 = class(libc::IPPROTO_IP, libc::IP_TOS).unwrap_or(0);
+                let v6 = class(libc::IPPROTO_IPV6, libc::IPV6_TCLASS).unwrap_or(0);
+                let _ = self.socket.set_traffic_classes(v4, v6);
             }
             (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
                 let bytes = int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).and_then(|bytes| usize::try_from(bytes).ok());

@@ -19,7 +19,9 @@
 //! A socket on loopback that asks for a control message or a queue of errors that the datapath does not have (IPV6_RECVHOPLIMIT,
 //! IP_RECVERR) becomes the kernel's.
 //!
-//! Datagrams longer than a packet fail with EMSGSIZE, since the datapath does not fragment. There is no multicast. Ancillary
+//! Datagrams that are longer than a packet are sent in fragments, and reassembled where Abey is the host (memory NIC, TAP). Under
+//! AF_XDP the kernel gets all fragments, since their later parts have no port: a socket that is bound to the wildcard receives
+//! from it too, and one that is bound to an address of the device does not. There is no multicast. Ancillary
 //! data is limited to IP_PKTINFO and IPV6_PKTINFO.
 //!
 //! Sockets of one process share a port as in the kernel (SO_REUSEADDR, SO_REUSEPORT): the kernel's `bind` decides whether they

@@ -28,7 +28,33 @@ const fn headers(address: IpAddr) -> usize {
     udp::HEADER_LEN + if address.is_ipv4() { 20 } else { 40 }
 }
 
+/// Returns the longest payload of a datagram, in fragments or not.
+const fn longest_datagram(address: IpAddr) -> usize {
+    // The length field of IPv4 includes its header.
+    if address.is_ipv4() { 65_535 - headers(address) } else { 65_535 - udp::HEADER_LEN }
+}
+
 impl Stack {
+    /// Sets whether datagrams that are longer than a packet are sent in fragments (IP_MTU_DISCOVER), or refused.
+    ///
+    /// # Errors
+    ///
+    /// The id is stale or not a UDP socket.
+    pub fn set_fragmentation(&mut self, id: SocketId, on: bool) -> Result<(), IoError> {
+        self.datagram_mut(id)?.may_fragment = on;
+        Ok(())
+    }
+
+    /// Sets the traffic class of the datagrams that are sent: IP_TOS for IPv4, IPV6_TCLASS for IPv6.
+    ///
+    /// # Errors
+    ///
+    /// The id is stale or not a UDP socket.
+    pub fn set_traffic_classes(&mut self, id: SocketId, v4: u8, v6: u8) -> Result<(), IoError> {
+        self.datagram_mut(id)?.traffic_classes = (v4, v6);
+        Ok(())
+    }
+
     /// Delivers a datagram to its socket. Returns false if no socket receives it.
     pub(super) fn deliver_datagram(&mut self, packet: &Packet<'_>, parsed: &udp::Parsed<'_>) -> bool {
         let flow = Flow {
@@ -197,7 +223,7 @@ impl Stack {
             return Err(IoError::BrokenPipe);
         }
         let (bound, peer) = (socket.local.ip(), peer.or(socket.peer).ok_or(IoError::NotConnected)?);
-        let longest = mtu - headers(peer.ip());
+        let longest = if socket.may_fragment { longest_datagram(peer.ip()) } else { mtu - headers(peer.ip()) };
         if payload.len() > longest {
             return Err(IoError::MessageTooLong(longest));
         }

@@ -315,7 +315,7 @@ impl ExportedConnection {
         let addresses = (self.remote.ip(), self.local.ip());
         let route = Route { source: addresses.0, destination: addresses.1, source_mac: mac, destination_mac: mac };
         let mut frame = vec![0; frame_len(addresses.1, header.len() + payload.len())];
-        let fields = IpFields { protocol: IpProtocol::Tcp, hop_limit: HOP_LIMIT, traffic_class: 0 };
+        let fields = IpFields { protocol: IpProtocol::Tcp, hop_limit: HOP_LIMIT, traffic_class: 0, fragment: None };
         let segment = emit_headers(&mut frame, &route, fields);
         let ports = (self.remote.port(), self.local.port());
         segment::emit(segment, &header, (payload, &[]), ports, addresses, Checksums::Full);

@@ -16,7 +16,8 @@ use crate::{
     flow::Flow,
     gro::{Gro, Payload, Run},
     icmp::{self, ErrorKind, IcmpError, IcmpMessage},
-    packet::{ETHERNET_HEADER_LEN, Fault, MacAddr, Packet, parse_v4, parse_v6},
+    packet::{ETHERNET_HEADER_LEN, Fault, MacAddr, Packet, parse_fragment, parse_v4, parse_v6},
+    reassembly::Outcome,
     tcp::{
         connection::State,
         segment::{self, Header},
@@ -122,12 +123,44 @@ impl Stack {
                 self.receive_packet(now, &packet, from, to.is_multicast())
             }
             Err(fault) => {
-                *match fault {
-                    Fault::Header => &mut self.counters.ip_in_header_errors,
-                    Fault::Checksum => &mut self.counters.ip_in_checksum_errors,
-                    Fault::Fragment => &mut self.counters.ip_reassembly_failures,
-                } += 1;
+                match fault {
+                    Fault::Header => self.counters.ip_in_header_errors += 1,
+                    Fault::Checksum => self.counters.ip_in_checksum_errors += 1,
+                    Fault::Fragment => self.receive_fragment(now, ethernet.payload(), origin),
+                }
                 None
+            }
+        }
+    }
+
+    /// Handles a fragment of a UDP datagram for this host; others are dropped. Where the kernel has the host's addresses, it
+    /// reassembles.
+    fn receive_fragment(&mut self, now: Instant, bytes: &[u8], origin: Origin) {
+        let parsed = parse_fragment(bytes).filter(|(packet, _)| {
+            packet.protocol == IpProtocol::Udp
+                && self.answers()
+                && self.config().is_local(packet.destination)
+                && (origin != Origin::Wire || self.may_come_from_wire(packet))
+                && self.has_valid_source(packet)
+        });
+        let Some((packet, fragment)) = parsed else {
+            self.counters.ip_reassembly_failures += 1;
+            return;
+        };
+        let key = (packet.source, packet.destination, fragment.id);
+        match self.reassembly.insert(now, key, fragment, packet.payload) {
+            Outcome::Waits => {}
+            Outcome::Dropped => self.counters.ip_reassembly_failures += 1,
+            Outcome::Complete(datagram) => {
+                self.counters.ip_reassembled += 1;
+                let whole = Packet { payload: &datagram, whole: &datagram, ..packet };
+                // The NIC cannot have verified the checksum.
+                match udp::parse(&datagram, packet.source, packet.destination, true) {
+                    Ok(parsed) if self.deliver_datagram(&whole, &parsed) => {}
+                    Ok(_) => self.counters.udp_no_ports += 1,
+                    Err(udp::Malformed::Length) => self.counters.udp_in_errors += 1,
+                    Err(udp::Malformed::Checksum) => self.counters.udp_in_checksum_errors += 1,
+                }
             }
         }
     }
@@ -254,6 +287,7 @@ impl Stack {
             destination,
             protocol: icmp::protocol(source),
             traffic_class: 0,
+            fragment: None,
             payload: icmp::message_len(body),
         };
         self.link.send(now, outline, &mut self.counters, |buffer| {

@@ -11,6 +11,7 @@ use smoltcp::wire::{
 use crate::{
     config::{Config, Resolution},
     counters::Counters,
+    fragment::Fragment,
     icmp,
     neighbor::NeighborCache,
     packet::{
@@ -43,6 +44,7 @@ pub(super) struct IpHeader {
     pub protocol: IpProtocol,
     /// DSCP and ECN field.
     pub traffic_class: u8,
+    pub fragment: Option<Fragment>,
     pub payload: usize,
 }
 
@@ -65,7 +67,7 @@ impl Link {
         counters: &mut Counters,
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<usize> {
-        let IpHeader { source, destination, protocol, traffic_class, payload } = outline;
+        let IpHeader { source, destination, protocol, traffic_class, fragment, payload } = outline;
         let Some((hop, known)) = self.resolve(now, destination) else {
             counters.ip_out_no_routes += 1;
             return None;
@@ -77,7 +79,7 @@ impl Link {
             source_mac: self.config.settings().mac,
             destination_mac: known.unwrap_or_default(),
         };
-        fill(emit_headers(frame, &route, IpFields { protocol, hop_limit: HOP_LIMIT, traffic_class }));
+        fill(emit_headers(frame, &route, IpFields { protocol, hop_limit: HOP_LIMIT, traffic_class, fragment }));
         counters.ip_out_requests += 1;
         if known.is_none() {
             self.neighbors.queue_frame(now, hop, frame.to_vec(), counters);
@@ -148,6 +150,8 @@ impl Link {
             return FrameInfo::default();
         }
         let (start, protocol) = match EthernetFrame::new_unchecked(frame).ethertype() {
+            // A fragment has the checksum of the whole datagram, or none.
+            EthernetProtocol::Ipv4 if is_fragment(frame) => return FrameInfo::default(),
             EthernetProtocol::Ipv4 => (ETHERNET_HEADER_LEN + 20, frame[ETHERNET_HEADER_LEN + 9]),
             EthernetProtocol::Ipv6 => (ETHERNET_HEADER_LEN + 40, frame[ETHERNET_HEADER_LEN + 6]),
             _ => return FrameInfo::default(),
@@ -227,7 +231,7 @@ impl Link {
     fn ndisc(&self, repr: &NdiscRepr<'_>, source: IpAddr, destination: IpAddr, mac: MacAddr) -> Vec<u8> {
         let mut frame = vec![0; frame_len(destination, repr.buffer_len())];
         let route = Route { source, destination, source_mac: self.config.settings().mac, destination_mac: mac };
-        let fields = IpFields { protocol: IpProtocol::Icmpv6, hop_limit: ON_LINK, traffic_class: 0 };
+        let fields = IpFields { protocol: IpProtocol::Icmpv6, hop_limit: ON_LINK, traffic_class: 0, fragment: None };
         let payload = emit_headers(&mut frame, &route, fields);
         if let (IpAddr::V6(source), IpAddr::V6(destination)) = (source, destination) {
             let mut packet = Icmpv6Packet::new_unchecked(payload);
@@ -236,4 +240,9 @@ impl Link {
         }
         frame
     }
+}
+
+/// Returns whether a frame with an IPv4 packet has an offset or the flag "more fragments".
+fn is_fragment(frame: &[u8]) -> bool {
+    frame[ETHERNET_HEADER_LEN + 6] & 0x3f != 0 || frame[ETHERNET_HEADER_LEN + 7] != 0
 }

@@ -44,6 +44,7 @@ use crate::{
     neighbor::NeighborCache,
     packet::MacAddr,
     path_mtu::PathMtuCache,
+    reassembly::Reassembly,
     tcp::{
         connection::{Connection, Context, Owner, State},
         cookies::Cookies,
@@ -94,6 +95,9 @@ pub struct Stack {
     numbers: IsnGenerator,
     cookies: Cookies,
     ephemeral: EphemeralPorts,
+    reassembly: Reassembly,
+    /// Numbers of fragmented datagrams.
+    fragment_ids: (Secret, u64),
     replies: ReplyLimiter,
     budgets: Secret,
     counters: Counters,
@@ -120,6 +124,8 @@ impl Stack {
             orphans: 0,
             numbers: IsnGenerator::new(seed),
             cookies: Cookies::new(seed),
+            reassembly: Reassembly::default(),
+            fragment_ids: (Secret::derive(seed, 30), 0),
             ephemeral: EphemeralPorts::new(Secret::derive(seed, 6), settings.ephemeral_from),
             replies: ReplyLimiter::new(Secret::derive(seed, 9), settings.icmp_rate),
             budgets: Secret::derive(seed, 10),

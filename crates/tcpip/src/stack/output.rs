@@ -13,13 +13,14 @@ use super::{
 use crate::{
     counters::Counters,
     event::SocketId,
-    packet::{ETHERNET_HEADER_LEN, FrameInfo},
+    fragment,
+    packet::{ETHERNET_HEADER_LEN, FrameInfo, frame_len},
     tcp::{
         connection::{Connection, Context},
         segment,
     },
     time::Instant,
-    udp,
+    udp::{self, UdpSocket},
 };
 
 /// Maximum number of segments that a socket sends per turn.
@@ -174,7 +175,7 @@ impl Stack {
     /// Writes the next frame of socket `id`. Returns `None` if there is none, and `Some(None)` if it waits for its
     /// neighbour.
     fn write_next(&mut self, now: Instant, id: SocketId, slot: &mut [u8]) -> Option<Option<usize>> {
-        let Self { sockets, link, counters, budgets, .. } = self;
+        let Self { sockets, link, counters, fragment_ids, budgets, .. } = self;
         match &mut sockets.get_mut(id)?.socket {
             Socket::Listener(_) | Socket::Moved(_) => None,
             Socket::Stream(connection) => {
@@ -184,10 +185,17 @@ impl Stack {
                 Some(write_segment(link, counters, now, connection, &outgoing, slot))
             }
             Socket::Datagram(socket) => {
-                let datagram = socket.next_outgoing()?;
-                let port = socket.local.port();
-                counters.udp_out_datagrams += 1;
-                Some(write_datagram(link, counters, now, &datagram, port, slot))
+                if !socket.is_fragmenting() {
+                    let datagram = socket.next_outgoing()?;
+                    counters.udp_out_datagrams += 1;
+                    let frame = frame_len(datagram.peer.ip(), udp::HEADER_LEN + datagram.payload.len());
+                    if frame <= ETHERNET_HEADER_LEN + link.config.settings().mtu {
+                        return Some(write_datagram(link, counters, now, socket, &datagram, slot));
+                    }
+                    fragment_ids.1 += 1;
+                    socket.fragment(&datagram, fragment_ids.0.hash(fragment_ids.1) as u32);
+                }
+                Some(write_fragment(link, counters, now, socket, slot))
             }
         }
     }
@@ -222,6 +230,7 @@ fn write_segment(
         destination: flow.remote,
         protocol: IpProtocol::Tcp,
         traffic_class: connection.traffic_class | outgoing.header.ecn.bits(),
+        fragment: None,
         payload: outgoing.header.len() + outgoing.len,
     };
     let checksums = link.checksums();
@@ -236,8 +245,8 @@ fn write_datagram(
     link: &mut Link,
     counters: &mut Counters,
     now: Instant,
+    socket: &UdpSocket,
     datagram: &udp::Datagram,
-    port: u16,
     slot: &mut [u8],
 ) -> Option<usize> {
     let addresses = (datagram.local, datagram.peer.ip());
@@ -245,11 +254,42 @@ fn write_datagram(
         source: addresses.0,
         destination: addresses.1,
         protocol: IpProtocol::Udp,
-        traffic_class: 0,
+        traffic_class: socket.traffic_class(addresses.1),
+        fragment: None,
         payload: udp::HEADER_LEN + datagram.payload.len(),
     };
     let checksums = link.checksums();
     link.write(now, slot, outline, counters, |buffer| {
-        udp::emit(buffer, (port, datagram.peer.port()), &datagram.payload, addresses, checksums);
+        udp::emit(buffer, (socket.local.port(), datagram.peer.port()), &datagram.payload, addresses, checksums);
+    })
+}
+
+/// Writes the next fragment of the datagram that `socket` is sending.
+fn write_fragment(
+    link: &mut Link,
+    counters: &mut Counters,
+    now: Instant,
+    socket: &mut UdpSocket,
+    slot: &mut [u8],
+) -> Option<usize> {
+    let mtu = link.config.settings().mtu;
+    let fragmenter = socket.fragmenter_mut()?;
+    let addresses = fragmenter.addresses;
+    let (position, part) = fragmenter.next(mtu)?;
+    let data = fragmenter.datagram[part].to_vec();
+    let is_v4 = addresses.1.is_ipv4();
+    let outline = IpHeader {
+        source: addresses.0,
+        destination: addresses.1,
+        protocol: if is_v4 { IpProtocol::Udp } else { IpProtocol::Ipv6Frag },
+        traffic_class: socket.traffic_class(addresses.1),
+        fragment: Some(position),
+        payload: data.len() + if is_v4 { 0 } else { fragment::V6_HEADER_LEN },
+    };
+    socket.finish_fragments();
+    counters.ip_fragments_created += 1;
+    link.write(now, slot, outline, counters, |buffer| {
+        let rest = if is_v4 { buffer } else { position.emit_v6(buffer, IpProtocol::Udp) };
+        rest.copy_from_slice(&data);
     })
 }

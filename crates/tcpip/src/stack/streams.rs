@@ -259,6 +259,7 @@ impl Stack {
             destination: flow.remote,
             protocol: IpProtocol::Tcp,
             traffic_class: header.ecn.bits(),
+            fragment: None,
             payload: header.len(),
         };
         let checksums = self.link.checksums();
