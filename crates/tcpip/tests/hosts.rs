@@ -158,8 +158,8 @@ fn echo_requests_are_answered_at_a_limited_rate() {
 #[test]
 fn fragments_martians_and_other_hosts_frames_are_counted() {
     let mut host = host();
-    host.handle_frame(NOW, &v4([10, 0, 0, 1], 17, &[0; 16], |packet| packet.set_more_frags(true)));
-    host.handle_frame(NOW, &v4([10, 0, 0, 1], 17, &[0; 16], |packet| packet.set_frag_offset(8)));
+    host.handle_frame(NOW, &v4([10, 0, 0, 1], 6, &[0; 16], |packet| packet.set_more_frags(true)));
+    host.handle_frame(NOW, &v4([10, 0, 0, 1], 6, &[0; 16], |packet| packet.set_frag_offset(8)));
     host.handle_frame(NOW, &v6("fd00::9", "fd00::1", 44, 64, &[17, 0, 0, 1, 0, 0, 0, 0, 0, 0]));
     assert_eq!(host.counters().ip_reassembly_failures, 3);
     for source in [[127, 0, 0, 1], [224, 0, 0, 1], [10, 0, 0, 255], [10, 0, 0, 1], [0; 4]] {
