@@ -18,10 +18,11 @@
 //! # io_uring
 //!
 //! A ring takes work from this library's sight: an `epoll_ctl` or `accept` in a ring reaches the kernel only. libuv 1.45 and
-//! later add members of its epoll instance so, and a server then accepts no connection. `io_uring_setup` fails with ENOSYS, as on
-//! a kernel without io_uring, after which libuv, tokio-uring's users and Netty use epoll. This is done where sockets of the
-//! datapath or parameters of epoll instances depend on it, and reported once. liburing and Go make their system calls
-//! themselves, and are out of reach.
+//! later add members of its epoll instance so, and a server then accepts no connection. So `io_uring_setup` fails with
+//! ENOSYS, as on a kernel without io_uring, where sockets of the datapath or parameters of epoll instances depend on it.
+//! This is reported once. libuv (Node, uvloop) and tokio then go on without a ring, and Netty's `IOUring.isAvailable` is
+//! false, for which most of its users have epoll. tokio-uring knows no other way and ends; the report names the flag that
+//! allows the ring. liburing and Go make their system calls themselves, and are out of reach.
 
 use libc::{c_int, c_long, c_uint, c_ulong, sigset_t, timespec};
 
