@@ -274,6 +274,23 @@ fn the_library_exports_the_interposed_calls_and_its_entry() {
     let sockets =
         ["accept", "accept4", "bind", "connect", "getpeername", "getsockname", "listen", "shutdown", "socket"];
     let numbers = ["close", "close_range", "closefrom", "dup", "dup2", "dup3"];
+    let others = ["eventfd", "socketpair", "syscall", "timerfd_create"];
+    let programs = [
+        "_Exit",
+        "_exit",
+        "execl",
+        "execle",
+        "execlp",
+        "execv",
+        "execve",
+        "execveat",
+        "execvp",
+        "execvpe",
+        "fexecve",
+        "posix_spawn",
+        "posix_spawn_file_actions_adddup2",
+        "posix_spawnp",
+    ];
     let options = ["fcntl", "fcntl64", "getsockopt", "ioctl", "setsockopt"];
     let reading = [
         &["__read", "__read_chk", "__recv_chk", "__recvfrom_chk", "preadv2", "preadv64v2", "read", "readv", "recv"][..],
@@ -297,8 +314,20 @@ fn the_library_exports_the_interposed_calls_and_its_entry() {
         "sigset",
         "sysv_signal",
     ];
-    let groups: [&[&str]; 10] =
-        [&["abey_library_entry"], &epoll, &sockets, &numbers, &options, &reading, &writing, &streams, &waits, &signals];
+    let groups: [&[&str]; 12] = [
+        &["abey_library_entry"],
+        &epoll,
+        &sockets,
+        &numbers,
+        &others,
+        &programs,
+        &options,
+        &reading,
+        &writing,
+        &streams,
+        &waits,
+        &signals,
+    ];
     let mut expected = groups.concat();
     expected.sort_unstable();
     assert_eq!(names, expected);
