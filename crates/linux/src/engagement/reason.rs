@@ -48,6 +48,13 @@ impl NotEngaged {
         format!("{}: {}", self.why(), self.advice())
     }
 
+    /// Returns whether the connection was handed to the kernel, as the datapath does with a connection that another process
+    /// uses. It is reported, and is no failure.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.reason == Reason::Accepted
+    }
+
     fn why(&self) -> String {
         let at = self.address();
         let call = name(self.call);

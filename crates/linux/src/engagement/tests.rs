@@ -122,6 +122,11 @@ fn connections_of_the_kernel_that_another_process_accepted_are_reported_as_such(
         |library| reason(&datapath(), &facts(library, &[wait(WaitCall::Receive, std::slice::from_ref(&connection))]));
     assert_eq!(of(Library::Loaded), Some(Reason::Accepted));
     assert_eq!(of(Library::Static), Some(Reason::NoLibrary(Library::Static)));
+    for (library, is_handed_over) in [(Library::Loaded, true), (Library::Static, false)] {
+        let waits = [wait(WaitCall::Receive, std::slice::from_ref(&connection))];
+        let found = judge(&datapath(), &facts(library, &waits)).expect("the kernel's");
+        assert_eq!(found.is_handed_over(), is_handed_over, "{found}");
+    }
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl Judge {
             Ok((found, pause)) => {
                 for one in found {
                     let line = format!("{} is not active for {one}", self.mode);
-                    if self.is_strict {
+                    if self.is_strict && !one.is_handed_over() {
                         self.failure = Some(Failure::lacks(format!("{line}; --strict has ended the program")));
                         self.stop();
                         return Next::Stop;
