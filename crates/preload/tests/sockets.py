@@ -590,12 +590,12 @@ def endings():
 def overflow():
     listener, at = server(backlog=1)
     use(listener)
-    tell("c := [socket.socket() for _ in range(6)]")
+    tell("c := [socket.socket() for _ in range(12)]")
     tell("[one.setblocking(False) for one in c]")
     tell(f"[(attempt(lambda: one.connect(({HERE!r}, {at}))), time.sleep(0.02)) for one in c]")
     came = tell("[len(select.select([], [one], [], 0)[1]) for one in c].count(1)")
-    # The datapath has a backlog of this length for each queue of the NIC.
-    say("they came", came in (2, 3, 4))
+    # The datapath has a backlog of this length for each of the NIC's two queues, and passes what exceeds it to the kernel.
+    say("they came", 2 <= came <= 6)
     listener.setblocking(False)
     accepted = []
     while not isinstance(one := attempt(listener.accept), str):
