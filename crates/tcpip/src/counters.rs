@@ -190,6 +190,8 @@ counters! {
     tcp_path_mtu_lowered = "TcpExtTCPMTUPLowered",
     /// Connections moved to another owner.
     tcp_moved = "AbeyTcpMoved",
+    /// SYNs that a listener was too busy to answer, passed to the kernel.
+    tcp_passed_syns = "AbeyTcpPassedSyns",
     /// Segments of connections that were moved to another owner, dropped.
     tcp_moved_segments = "AbeyTcpMovedSegs",
     /// Frames dropped because the queue of control frames was full.

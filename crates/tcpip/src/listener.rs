@@ -23,6 +23,8 @@ pub(crate) struct Listener {
     /// Options that accepted connections inherit.
     pub options: TcpOptions,
     pub backlog: usize,
+    /// The most connections that are half open or wait to be accepted before SYNs are held.
+    pub limit: usize,
     pub half_open: usize,
     pub queue: VecDeque<SocketId>,
     last_cookie: Option<Instant>,
@@ -37,6 +39,7 @@ impl Listener {
             edges: Readiness::NONE,
             options: TcpOptions::default(),
             backlog: backlog.max(1),
+            limit: usize::MAX,
             half_open: 0,
             queue: VecDeque::new(),
             last_cookie: None,
@@ -46,6 +49,10 @@ impl Listener {
 
     pub(crate) fn is_queue_full(&self) -> bool {
         self.queue.len() >= self.backlog
+    }
+
+    pub(crate) fn is_at_limit(&self) -> bool {
+        self.half_open + self.queue.len() >= self.limit
     }
 
     pub(crate) fn is_flooded(&self) -> bool {

@@ -415,6 +415,36 @@ fn time_wait_is_bounded() {
     assert_eq!((script.stack.flow_count(), script.stack.poll_timeout()), (0, None));
 }
 
+/// A SYN beyond the limit is answered when the limit rises in time, and is otherwise due for the kernel.
+#[test]
+fn a_listener_at_its_limit_holds_syns_for_a_moment() {
+    let mut script = script();
+    let listener = script.stack.listen("0.0.0.0:80".parse().unwrap(), 4).unwrap();
+    script.stack.set_listen_limit(script.at(), listener, 0).unwrap();
+    let syn = seg("S", 0, 0).options(1000, Some(5), true).timestamp(50, 0);
+    for _ in 0..2 {
+        script.inject(&syn);
+        script.expect_nothing();
+    }
+    assert!(script.stack.take_held_notice() && !script.stack.take_held_notice());
+    script.stack.set_listen_limit(script.at(), listener, 1).unwrap();
+    script.expect_one();
+    // The half-open connection counts.
+    script.ports.1 += 1;
+    script.inject(&syn);
+    script.expect_nothing();
+    assert_eq!(script.stack.take_overdue_syns(script.at()), []);
+    let due = script.stack.held_syn_deadline().expect("a SYN is held");
+    let passed = script.stack.take_overdue_syns(due);
+    assert_eq!((passed.len(), passed[0].remote.port(), passed[0].local.port()), (1, script.ports.1, 80));
+    // It is the SYN that arrived.
+    script.stack.set_listen_limit(script.at(), listener, 9).unwrap();
+    script.stack.handle_frame(script.at(), &passed[0].frame);
+    assert_eq!(script.expect_one().timestamp.unwrap().1, 50);
+    assert_eq!((script.stack.counters().tcp_passed_syns, script.stack.held_syn_deadline()), (1, None));
+    assert!(script.stack.set_listen_limit(script.at(), abey_tcpip::SocketId::default(), 1).is_err());
+}
+
 /// The accept queue is bounded. A peer that finds it full retries successfully.
 #[test]
 fn peers_retry_while_the_accept_queue_is_full() {

@@ -118,6 +118,18 @@ impl Lease {
         self.users = users;
     }
 
+    /// Redirects new connections again, after [`Reservations::pause`].
+    pub(crate) fn resume(&self) {
+        let mut table = self.ports.table();
+        if let Some(reserved) = table.reserved.get_mut(&self.key).filter(|reserved| reserved.is_drained) {
+            reserved.is_drained = false;
+            if reserved.full_in.is_empty() {
+                // If this fails, new connections stay with the kernel.
+                reserved.is_drained = self.ports.redirected.register(self.key.0, self.key.1).is_err();
+            }
+        }
+    }
+
     /// Sets the shard in which connections from this port live. Must precede their first packet.
     pub(crate) fn set_shard(&self, shard: NapiIndex) {
         self.ports.set_owner(self.port(), Some(shard));
@@ -222,6 +234,14 @@ impl Reservations {
     pub(crate) fn can_connect_from(&self, shard: NapiIndex, port: u16) -> bool {
         let arrives = self.link.port_owners.as_ref().is_none_or(|owners| owners.get(port) == Some(shard));
         arrives && self.table().reserved.contains_key(&(Protocol::Tcp, port))
+    }
+
+    /// Passes new connections to a port to the kernel, until [`Lease::resume`].
+    pub(super) fn pause(&self, protocol: Protocol, port: u16) {
+        let mut table = self.table();
+        if let Some(reserved) = table.reserved.get_mut(&(protocol, port)).filter(|reserved| !reserved.is_drained) {
+            reserved.is_drained = self.redirected.drain(protocol, port).is_ok();
+        }
     }
 
     /// Returns the ports that are redirected, which also pass single connections.

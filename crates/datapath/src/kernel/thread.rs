@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use abey_nic::Protocol;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Kernel;
@@ -48,6 +49,7 @@ impl KernelThread {
             let next = self.kernel.ports.release_lingering(Instant::now());
             let next = next.into_iter().chain(self.sweep_flows()).min();
             let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = timeout.into_iter().chain(self.pass_overdue_syns()).min();
             if self.sleep(timeout) {
                 self.apply_changes();
             }
@@ -92,6 +94,28 @@ impl KernelThread {
                 self.update_shards(address, update);
             }
         }
+    }
+
+    /// Gives SYNs to the kernel that a listener was too busy to answer; other processes may accept the connections there. New
+    /// ones then go to the kernel until the listener resumes. Returns the time until the next SYN is due.
+    fn pass_overdue_syns(&self) -> Option<Duration> {
+        let mut next = None;
+        for shard in self.shards.iter() {
+            let (overdue, left) = shard.with_caller(Caller::Worker, |core| {
+                let now = core.stack_now();
+                (core.stack.take_overdue_syns(now), core.stack.held_syn_deadline().map(|at| at.since(now)))
+            });
+            next = next.into_iter().chain(left).min();
+            for syn in overdue {
+                let ports = &self.kernel.ports;
+                ports.pause(Protocol::Tcp, syn.local.port());
+                // Without the exception, later segments of the connection would be answered with resets. The peer retries.
+                if ports.redirected().pass_flow(syn.local, syn.remote).is_ok() {
+                    let _ = ports.redirected().inject(&syn.frame);
+                }
+            }
+        }
+        next
     }
 
     fn apply_changes(&mut self) {

@@ -36,6 +36,11 @@ impl KernelLink {
         self.neighbor_requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Wakes the kernel thread, since a stack holds a SYN. The caller holds no shard's lock.
+    pub(super) fn notify_held_syn(&self) {
+        self.parker.unpark();
+    }
+
     /// Requests the resolution of neighbours. The caller holds no shard's lock.
     pub(super) fn request_neighbors(&self, addresses: &[IpAddr]) {
         self.neighbor_requests().extend_from_slice(addresses);

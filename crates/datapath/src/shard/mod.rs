@@ -190,6 +190,7 @@ impl Shard {
     /// Unlocks. Returns whether the service thread has to poll.
     fn unlock(&self, mut held: Held<'_, Core>) -> bool {
         let (mut forwarded, mut neighbors, mut full) = (Vec::new(), Vec::new(), Vec::new());
+        let mut holds_syn = false;
         let mut service_polls;
         loop {
             let marks = held.take_marks();
@@ -199,6 +200,7 @@ impl Shard {
             forwarded.append(&mut held.on_unlock.forwarded);
             neighbors.append(&mut held.take_neighbor_requests());
             full.append(&mut held.take_full_listeners());
+            holds_syn |= held.stack.take_held_notice();
             held.charge_nic();
             if self.service_calls.load(Ordering::Relaxed) > 0 {
                 held.counters.service_calls += self.service_calls.swap(0, Ordering::Relaxed);
@@ -223,6 +225,9 @@ impl Shard {
         }
         if let Some(kernel) = self.kernel.as_ref().filter(|_| !full.is_empty()) {
             kernel.report_full_listeners(self.index, &full);
+        }
+        if let Some(kernel) = self.kernel.as_ref().filter(|_| holds_syn) {
+            kernel.notify_held_syn();
         }
         service_polls
     }

@@ -120,6 +120,22 @@ impl TcpListener {
         Ok(())
     }
 
+    /// Sets how many connections may be half open or wait to be accepted, in each shard. Further ones go to the kernel after some
+    /// milliseconds, where another process may accept them. No effect on a device that is not shared with the kernel.
+    pub fn set_limit(&self, limit: usize) {
+        let Some(lease) = &self.0.lease else { return };
+        for socket in &self.0.sockets {
+            socket.shard.with(|core| {
+                let now = core.stack_now();
+                // It fails for a listener that was stopped.
+                let _ = core.stack.set_listen_limit(now, socket.id, limit);
+            });
+        }
+        if limit > 0 {
+            lease.resume();
+        }
+    }
+
     /// Stops listening, and resets the connections that wait to be accepted (`shutdown(2)` of a listener).
     pub fn stop(&self) {
         self.0.close();

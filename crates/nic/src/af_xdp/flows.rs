@@ -5,9 +5,10 @@
 //! instead, every few seconds while there are entries (`sock_diag(7)`). Until then a stale entry does no harm: the SYN of a new
 //! connection removes it, and another segment gets the kernel's reset.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap, MapData, MapError};
 
@@ -15,12 +16,15 @@ use super::filter::{self, FlowKey};
 use super::program::map_error;
 use crate::sock_diag::SockDiag;
 
+/// How long an entry stays although the kernel has no socket yet: its SYN may be on the way.
+const MIN_AGE: Duration = Duration::from_secs(2);
+
 /// The exceptions: the map, and a copy of its keys.
 #[derive(Debug)]
 pub(super) struct Flows {
     map: HashMap<MapData, FlowKey, u32>,
-    /// The peers and local addresses by local port.
-    by_port: BTreeMap<u16, BTreeSet<(SocketAddr, SocketAddr)>>,
+    /// The peers and local addresses by local port, and when they were added.
+    by_port: BTreeMap<u16, BTreeMap<(SocketAddr, SocketAddr), Instant>>,
 }
 
 impl Flows {
@@ -34,18 +38,18 @@ impl Flows {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.by_port.values().map(BTreeSet::len).sum()
+        self.by_port.values().map(BTreeMap::len).sum()
     }
 
     pub(super) fn insert(&mut self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         self.map.insert(filter::flow_key(local, remote), 0, 0).map_err(map_error)?;
-        self.by_port.entry(local.port()).or_default().insert((local, remote));
+        self.by_port.entry(local.port()).or_default().insert((local, remote), Instant::now());
         Ok(())
     }
 
     pub(super) fn remove(&mut self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         let Some(flows) = self.by_port.get_mut(&local.port()) else { return Ok(()) };
-        if !flows.remove(&(local, remote)) {
+        if flows.remove(&(local, remote)).is_none() {
             return Ok(());
         }
         if flows.is_empty() {
@@ -66,7 +70,8 @@ impl Flows {
         }
         let mut kernel = SockDiag::open()?;
         let mut gone = Vec::new();
-        for (local, remote) in self.by_port.values().flatten() {
+        let aged = self.by_port.values().flatten().filter(|(_, added)| added.elapsed() >= MIN_AGE);
+        for ((local, remote), _) in aged {
             if !kernel.has_connection(*local, *remote)? {
                 gone.push((*local, *remote));
             }

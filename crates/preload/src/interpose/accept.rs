@@ -17,7 +17,7 @@ use super::fd_table::{self, Entry};
 use super::kernel_wait::ppoll;
 use super::listen_state::ListenState;
 use super::socket::Socket;
-use super::{listen, signals, socket_address, socket_wait};
+use super::{accept_credit, listen, signals, socket_address, socket_wait};
 use crate::timeout::to_timespec;
 use crate::{errno, real};
 
@@ -117,10 +117,17 @@ impl Accept<'_> {
             }
             // SAFETY: guaranteed by the caller.
             match unsafe { self.try_accept() } {
+                Ok(new) => {
+                    errno::preserve_errno(|| uninterposed(|| self.listening.credit.accepted(self.listener, new)));
+                    Ok(Ok(new))
+                }
                 Err(libc::EAGAIN) => Err(IoError::WouldBlock.into()),
                 done => Ok(done),
             }
         };
+        if !self.socket.is_nonblocking() {
+            accept_credit::begin_wait(self.socket);
+        }
         let limit = self.socket.timeout(Readiness::READABLE);
         socket_wait::until_done(self.fd, self.socket, Readiness::READABLE, limit, attempt)
             .map_err(|error| errno_of(&error))?

@@ -48,7 +48,7 @@ use super::fd_table::{self, Entry};
 use super::kernel_wait::PollSet;
 use super::member_table::{self, MemberTable, Side};
 use super::runtime::RUNTIME;
-use super::signals;
+use super::{accept_credit, signals};
 use crate::real;
 use crate::syscall::raw;
 use crate::timeout::Timeout;
@@ -253,6 +253,7 @@ impl EpollSet {
         let mut descriptors = [pollfd { fd: buffer.epfd, events: libc::POLLIN, revents: 0 }];
         let poll_set = PollSet::new(&mut descriptors, mask);
         let mut events = EVENTS.take();
+        accept_credit::begin_wait_for(|| self.members().dual_descriptors());
         self.sync_nested_ready_fds();
         let answer = loop {
             let mut found = 0;

@@ -30,6 +30,7 @@ use abey_datapath::{OpenError, Runtime, TcpListener};
 use abey_linux::library::DatapathConfig;
 use libc::c_int;
 
+use super::accept_credit::AcceptCredit;
 use super::context::{datapath_config, is_af_xdp, is_kernel_addr, is_nic_addr, uninterposed};
 use super::error_codes::fail;
 use super::fd_table::{self, Entry};
@@ -127,6 +128,8 @@ fn record_listener(
         opening: Once::new(),
         is_shut_down: AtomicBool::new(false),
         balance: AcceptBalance::default(),
+        process: std::process::id(),
+        credit: AcceptCredit::default(),
     };
     // The socket is new, and no other thread has it.
     let _ = socket.listening.set(Box::new(listening));
@@ -177,6 +180,9 @@ fn open(listening: &ListenState, socket: &Socket, fd: c_int) {
             let Some(runtime) = runtime(config) else { return };
             match uninterposed(|| open_listener(listening, config, runtime)) {
                 Ok(listener) => {
+                    if listening.process != std::process::id() && listening.has_kernel_side {
+                        uninterposed(|| listening.credit.limit(&listener));
+                    }
                     let options = SocketOptions::from_kernel_socket(fd);
                     // Fails only if the runtime has stopped.
                     let _ = listener.set_options(&options.tcp);

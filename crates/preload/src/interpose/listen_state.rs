@@ -6,6 +6,7 @@ use std::sync::{Mutex, Once};
 
 use abey_datapath::TcpListener;
 
+use super::accept_credit::AcceptCredit;
 use super::context::uninterposed;
 
 /// The state of a socket that listens.
@@ -25,6 +26,9 @@ pub(crate) struct ListenState {
     /// `shutdown` was called, and the socket listens no more.
     pub(crate) is_shut_down: AtomicBool,
     pub(crate) balance: AcceptBalance,
+    /// The process that called `listen`.
+    pub(super) process: u32,
+    pub(super) credit: AcceptCredit,
 }
 
 /// State that keeps the two sides of a listener balanced.

@@ -32,6 +32,13 @@ pub(super) struct MemberTable {
     epfd: c_int,
 }
 
+impl MemberTable {
+    /// Returns the descriptors of the members on both sides, listeners among them.
+    pub(super) fn dual_descriptors(&self) -> Vec<c_int> {
+        self.dual.keys().copied().collect()
+    }
+}
+
 /// Events and data with which a member was added.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Added {

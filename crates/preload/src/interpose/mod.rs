@@ -30,16 +30,15 @@
 //!
 //! The C library's calls to itself do not go through the dynamic loader and are not interposed:
 //!
-//! * *Streams.* [`stdio`] gives a stream that is opened on a datapath socket other functions. A standard stream whose
-//!   descriptor was replaced by `dup2` with a datapath socket reads and writes the unconnected kernel socket, and fails
-//!   with ENOTCONN.
+//! * *Streams.* [`stdio`] gives a stream that is opened on a datapath socket other functions. A connection that `dup2` makes a
+//!   standard stream moves to the kernel ([`handover`]).
 //! * *Every system call made without the C library*, those of liburing's rings included. Calls by `syscall(2)` are
 //!   interposed ([`raw_calls`]), and `io_uring_setup` among them is refused.
 //! * *`getaddrinfo(3)`, `syslog(3)`* open, use and close kernel sockets.
-//! * *`system(3)`, `popen(3)`, `posix_spawn(3)`* start other programs, in which a datapath socket is an unconnected one.
+//! * *`system(3)`, `popen(3)`* start other programs, in which a datapath socket is an unconnected one.
 //!
-//! SIGIO and SIGURG (`O_ASYNC`, `F_SETOWN`) and the notifications of `MSG_ZEROCOPY` are accepted by the kernel socket and
-//! never happen. Urgent data fails with EOPNOTSUPP, and `splice(2)` with EINVAL, after which programs copy.
+//! A connection that needs what only the kernel has moves there: SIGIO (`O_ASYNC`), MSG_ZEROCOPY, urgent data, `splice(2)`, and
+//! the use by another process. [`handover`] has the table of events.
 //!
 //! # Limits
 //!
@@ -53,6 +52,7 @@
 //! [`signals`] says how a signal ends a wait.
 
 mod accept;
+mod accept_credit;
 mod ancillary;
 mod cancellation;
 mod close;

@@ -24,7 +24,7 @@ use super::fd_table::{self, Entry};
 use super::kernel_wait::{PollSet, ppoll as kernel_ppoll};
 use super::runtime::RUNTIME;
 use super::socket::{Role, Socket};
-use super::{listen, process, signals};
+use super::{accept_credit, listen, process, signals};
 use crate::real;
 use crate::timeout::{self, Timeout, duration_from_timespec};
 
@@ -65,6 +65,7 @@ fn datapath_entry(fd: c_int) -> Option<Arc<Entry>> {
     match &*object {
         Entry::Socket(socket) => {
             listen::open_deferred(socket, fd);
+            accept_credit::begin_wait(socket);
             socket.role.get()?;
             Some(object)
         }

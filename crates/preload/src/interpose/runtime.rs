@@ -10,7 +10,8 @@
 //! a process go to the kernel, where the program's listening socket accepts. A process that gets no queue uses the kernel,
 //! and prints one line.
 //!
-//! Connections are never passed between processes. The packets of a connection that a process makes must arrive on one of
+//! A connection that another process needs moves to the kernel, which all processes share ([`handover`](super::handover)). A
+//! process that is busy leaves new connections to the others ([`accept_credit`](super::accept_credit)). The packets of a connection that a process makes must arrive on one of
 //! its own queues. Under AF_XDP the queue cannot be predicted, so a process with only some of the queues connects through
 //! the kernel.
 //!
@@ -25,8 +26,9 @@
 //!
 //! * *`fork(2)` after the runtime was built.* The runtime's threads do not exist in the child, so it has no runtime, and all
 //!   its descriptors are the kernel's. It may close any of them; its parent's connections stay open. Its copies of the
-//!   runtime's descriptors are closed at once, so that a queue is free when the process that claimed it ends. A child that
-//!   uses a socket of its parent prints one line, and is stopped if `ABEY_STRICT=1`.
+//!   runtime's descriptors are closed at once, so that a queue is free when the process that claimed it ends. A connection of
+//!   its parent that it uses moves to the kernel. A child that uses another socket of its parent prints one line, and is
+//!   stopped if `ABEY_STRICT=1`.
 //! * *`vfork(2)`, `posix_spawn(3)`.* The child shares the descriptor table's memory until it calls `exec`. Closing a
 //!   descriptor changes the table only in the process that owns it.
 //! * *`exec`.* All descriptors of the runtime are close-on-exec. The environment is inherited, so the new program may claim

@@ -2,7 +2,7 @@
 //!
 //! The C library's streams read and write with internal calls, which cannot be interposed. So `fdopen` of a datapath socket
 //! returns a custom stream (`fopencookie(3)`), whose functions call this library, and `fileno` looks up its descriptor.
-//! Not covered: a standard stream (`stdin`, `stdout`) whose descriptor was replaced by `dup2`, and `freopen(3)`.
+//! A connection that `dup2` makes a standard stream (`stdin`, `stdout`) moves to the kernel. Not covered: `freopen(3)`.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};

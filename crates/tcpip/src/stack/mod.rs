@@ -8,6 +8,7 @@ mod audit;
 mod datagrams;
 mod ephemeral;
 pub(crate) mod export;
+pub(crate) mod held;
 mod info;
 mod input;
 mod link;
@@ -25,6 +26,7 @@ use slotmap::SlotMap;
 
 pub use datagrams::Message;
 pub use export::{ExportedConnection, ExportedTimestamps, ReceiveSide, SendEnd, SendSide, is_segment_of};
+pub use held::PassedSyn;
 pub use info::TcpInfo;
 pub use listing::{Holder, SocketInfo, SocketState, Transport};
 pub use opening::LocalEndpoint;
@@ -101,6 +103,8 @@ pub struct Stack {
     replies: ReplyLimiter,
     budgets: Secret,
     counters: Counters,
+    /// SYNs that listeners may not answer now.
+    held: held::HeldSyns,
 }
 
 impl Stack {
@@ -128,6 +132,7 @@ impl Stack {
             fragment_ids: (Secret::derive(seed, 30), 0),
             ephemeral: EphemeralPorts::new(Secret::derive(seed, 6), settings.ephemeral_from),
             replies: ReplyLimiter::new(Secret::derive(seed, 9), settings.icmp_rate),
+            held: held::HeldSyns::default(),
             budgets: Secret::derive(seed, 10),
             counters: Counters::default(),
             link: Link::new(config, neighbors),

@@ -131,9 +131,13 @@ impl Stack {
 
     /// Handles a SYN to listener `id`, whose accept queue is not full. `from` is the lowest initial sequence number,
     /// if the flow was used before.
-    fn receive_syn(&mut self, now: Instant, id: SocketId, flow: &Flow, header: &Header, from: Option<Seq>) {
+    pub(super) fn receive_syn(&mut self, now: Instant, id: SocketId, flow: &Flow, header: &Header, from: Option<Seq>) {
         let full = self.sockets.len() >= self.config().settings().sockets;
         let Some(listener) = self.listener_mut(id) else { return };
+        if listener.is_at_limit() {
+            self.hold_syn(now, id, flow, header);
+            return;
+        }
         if listener.is_flooded() || full {
             listener.cookie_sent(now);
             let options = listener.options;

@@ -1,0 +1,123 @@
+//! `abey run --world datapath`: servers with more processes than queues, each of which has one connection at a time.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::common::{Running, TestBed, has};
+use crate::run_forks::{allow_all, await_datapath};
+use crate::xdp::{connect, start, testbed};
+
+/// Sends a request on a connection that stays open, and returns the body of the answer.
+fn keep_asking(stream: &mut TcpStream) -> std::io::Result<String> {
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")?;
+    let mut answer = Vec::new();
+    let mut one = [0; 1024];
+    loop {
+        let count = stream.read(&mut one)?;
+        if count == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        answer.extend_from_slice(&one[..count]);
+        let text = String::from_utf8_lossy(&answer);
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length =
+                head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            if length == Some(body.len()) {
+                return Ok(body.to_owned());
+            }
+        }
+    }
+}
+
+/// Asserts that clients that keep their connections are all answered at the same time.
+fn all_are_answered(testbed: &TestBed, run: &Running, clients: usize, body: &str) {
+    for _ in 0..2 {
+        let mut streams: Vec<_> = (0..clients).map(|_| connect(testbed, 80).expect("connected")).collect();
+        for round in 0..3 {
+            for (client, stream) in streams.iter_mut().enumerate() {
+                let answer = keep_asking(stream);
+                let answer =
+                    answer.unwrap_or_else(|error| panic!("{round} {client}: {error}\n{}", run.errors_so_far()));
+                assert_eq!(answer, body);
+            }
+        }
+    }
+}
+
+#[test]
+fn apache_prefork_answers_more_clients_than_there_are_queues() {
+    if !has("apache2") {
+        return;
+    }
+    let Some(testbed) = testbed(1) else { return };
+    let place = tempfile::tempdir().expect("directory");
+    allow_all(place.path());
+    let here = place.path().display();
+    std::fs::write(place.path().join("index.html"), "from apache\n").expect("written");
+    let modules = "/usr/lib/apache2/modules";
+    let text = format!(
+        "ServerRoot {here}\nServerName a\nPidFile {here}/pid\nErrorLog {here}/log\nListen 80\nUser www-data\n\
+         LoadModule mpm_prefork_module {modules}/mod_mpm_prefork.so\nLoadModule dir_module {modules}/mod_dir.so\n\
+         LoadModule authz_core_module {modules}/mod_authz_core.so\n\
+         StartServers 10\nMinSpareServers 10\nMaxRequestWorkers 20\nKeepAlive On\nKeepAliveTimeout 60\n\
+         DocumentRoot {here}\nDirectoryIndex index.html\n<Directory {here}>\nRequire all granted\n</Directory>\n"
+    );
+    let configuration = place.path().join("conf");
+    std::fs::write(&configuration, text).expect("written");
+    let configuration = configuration.to_str().expect("UTF-8");
+    let mut run = start(&testbed, "base", &[], &["setsid", "apache2", "-D", "FOREGROUND", "-f", configuration]);
+    await_datapath(&testbed, &mut run);
+    all_are_answered(&testbed, &run, 8, "from apache\n");
+}
+
+/// Answers one connection at a time in each process, until the client ends it.
+const PREFORK: &str = "
+import os, socket
+server = socket.create_server(('', 80), backlog=50)
+for _ in range(int(os.environ.get('WORKERS', '10'))):
+    if os.fork() == 0:
+        while True:
+            connection, _ = server.accept()
+            while connection.recv(1000):
+                connection.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 6\\r\\n\\r\\nanswer')
+            connection.close()
+os.wait()
+";
+
+#[test]
+fn processes_with_one_connection_each_do_not_starve_each_others_clients() {
+    if !has("python3") {
+        return;
+    }
+    for queues in [1, 2] {
+        let Some(testbed) = testbed(queues) else { return };
+        let mut run = start(&testbed, "base", &[], &["python3", "-c", PREFORK]);
+        await_datapath(&testbed, &mut run);
+        all_are_answered(&testbed, &run, 8, "answer");
+    }
+}
+
+#[test]
+fn gunicorn_with_more_workers_than_queues_answers_everybody() {
+    if !has("gunicorn") {
+        return;
+    }
+    let Some(testbed) = testbed(1) else { return };
+    let place = tempfile::tempdir().expect("directory");
+    allow_all(place.path());
+    let app = "def app(environ, start):\n    start('200 OK', [('Content-Length', '6')])\n    return [b'answer']\n";
+    std::fs::write(place.path().join("page.py"), app).expect("written");
+    let here = place.path().to_str().expect("UTF-8");
+    let program = ["gunicorn", "-w", "4", "-b", "0.0.0.0:80", "--chdir", here, "page:app"];
+    let mut run = start(&testbed, "base", &[], &program);
+    await_datapath(&testbed, &mut run);
+    // A client that sends nothing occupies a worker.
+    let _idle: Vec<_> = (0..2).map(|_| connect(&testbed, 80).expect("connected")).collect();
+    for _ in 0..40 {
+        let mut stream = connect(&testbed, 80).expect("connected");
+        assert_eq!(
+            keep_asking(&mut stream).unwrap_or_else(|error| panic!("{error}\n{}", run.errors_so_far())),
+            "answer"
+        );
+    }
+}
