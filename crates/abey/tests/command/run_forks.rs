@@ -238,7 +238,7 @@ fn a_fork_alone_leaves_a_connection_where_it_is() {
 /// Runs `program`, a server that echoes what it reads, and asks it over many connections, several at a time.
 fn echoes(port: u16, program: &[&str]) {
     let Some(testbed) = testbed(1) else { return };
-    let mut server = start(&testbed, "base", &["--strict"], program);
+    let mut server = start(&testbed, "base", &[], program);
     await_port(&testbed, &mut server, port, "hello");
     let before = accepted_by_kernel(&testbed);
     let long = "x".repeat(200_000);
@@ -343,7 +343,7 @@ fn postgresql_keeps_its_sums_under_pgbench() {
     let directory = directory.to_str().expect("UTF-8");
     let options = ["-D", directory, "-h", "*", "-k", "", "-c", "fsync=off", "-c", "max_connections=40"];
     let program = [&AS_POSTGRES[..], &[&server], &options].concat();
-    let mut run = start(&testbed, "base", &["--strict"], &program);
+    let mut run = start(&testbed, "base", &[], &program);
     let peer = |program: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
         command.args(["-h", &SERVER.to_string(), "-U", "postgres"]).args(arguments).arg("postgres");

@@ -118,7 +118,7 @@ impl Stack {
         let addresses = (remote.ip(), local.ip());
         let route = Route { source: addresses.0, destination: addresses.1, source_mac: mac, destination_mac: mac };
         let mut frame = vec![0; frame_len(addresses.1, syn.header.len())];
-        let fields = IpFields { protocol: IpProtocol::Tcp, hop_limit: HOP_LIMIT, traffic_class: 0 };
+        let fields = IpFields { protocol: IpProtocol::Tcp, hop_limit: HOP_LIMIT, traffic_class: 0, fragment: None };
         let segment = emit_headers(&mut frame, &route, fields);
         let ports = (remote.port(), local.port());
         segment::emit(segment, &syn.header, (&[], &[]), ports, addresses, Checksums::Full);
