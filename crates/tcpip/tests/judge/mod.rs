@@ -97,11 +97,13 @@ impl Judge<'_> {
     fn exhausted(&self, side: usize, connection: Connection, by: u64) -> Result<(), String> {
         let sent: Vec<_> = self.sent(side, connection).filter(|sent| sent.at <= by && !sent.rst).collect();
         let last = *sent.iter().rfind(|sent| sent.len > 0).ok_or("it sent nothing")?;
-        let probe = last.end().wrapping_sub(1);
-        let probes = sent.iter().filter(|sent| sent.at > last.at && sent.len == 0 && sent.seq == probe);
+        // The last one may have been sent again, and not be the furthest.
+        let furthest = sent.iter().filter(|sent| sent.len > 0).map(|sent| sent.end()).max_by(|&a, &b| order(a, b));
+        let probe = furthest.map(|end| end.wrapping_sub(1));
+        let probes = sent.iter().filter(|sent| sent.at > last.at && sent.len == 0 && Some(sent.seq) == probe);
         let probes: Vec<_> = probes.copied().collect();
         if probes.len() >= RETRIES.into() {
-            let opens = |answer: &Transmission| answer.ack == Some(last.end()) && answer.window > 0;
+            let opens = |answer: &Transmission| answer.ack == furthest && answer.window > 0;
             return self.unanswered(side, enough(&probes)?, by, opens);
         }
         let attempts: Vec<_> = sent.into_iter().filter(|sent| sent.len > 0 && sent.seq == last.seq).collect();
@@ -226,7 +228,7 @@ mod tests {
     #[test]
     fn a_host_may_give_up_only_after_all_probes() {
         let timed_out = Cause::Error(SocketError::TimedOut);
-        let mut sent = vec![segment(0, 7, 5, 1, true)];
+        let mut sent = vec![segment(0, 7, 5, 1, true), segment(SECOND, 2, 5, 1, true)];
         sent.extend((1..=30).map(|number| segment(number * 10 * SECOND, 11, 0, 1, number == 3)));
         let answer = |window, arrives| [Transmission { window, ..segment(31 * SECOND, 1, 0, 12, arrives) }];
         assert_eq!(judge(&sent, &answer(9, false), timed_out), Ok(()));
