@@ -133,6 +133,26 @@ def control_messages():
         print(data, sorted(control), flags)
 
 
+def ipv6_only():
+    """A socket on [::] with IPV6_V6ONLY leaves IPv4 to others."""
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as server, socket.socket(type=socket.SOCK_DGRAM) as client:
+        server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        server.bind((V6, 0))
+        port = server.getsockname()[1]
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as wildcard:
+            wildcard.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            wildcard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.close()
+            wildcard.bind(("::", port))
+            wildcard.settimeout(0.3)
+            client.connect((V4, port))
+            client.send(b"v4")
+            try:
+                print(wildcard.recv(9))
+            except TimeoutError:
+                print("not received")
+
+
 def another_process():
     """A child is another program: it reaches the listener through the kernel."""
     with socket.create_server((V4, 0)) as listener:
@@ -180,4 +200,4 @@ if "mine" in mine:
 if "shared" in mine:
     for address in (V4, V6):
         refused(address)
-    another_process(), wildcard(), control_messages()
+    another_process(), wildcard(), control_messages(), ipv6_only()

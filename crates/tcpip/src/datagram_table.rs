@@ -25,6 +25,8 @@ pub struct Sharing {
     pub reuse_address: bool,
     /// With sockets that have this too; the flow's hash decides which one receives (SO_REUSEPORT).
     pub reuse_port: bool,
+    /// Leaves IPv4 to other sockets of the port, if it is bound to `[::]` (IPV6_V6ONLY).
+    pub v6_only: bool,
 }
 
 impl Sharing {
@@ -59,18 +61,18 @@ impl DatagramTable {
         let connected = if self.connected.is_empty() { None } else { self.connected.get(flow).copied() };
         connected.or_else(|| {
             let mut addresses = local_addresses(flow.local).into_iter();
-            let members = addresses.find_map(|address| self.bound.get(&(address, flow.local_port)))?;
-            self.choose(members, flow)
+            addresses.find_map(|address| self.choose(self.bound.get(&(address, flow.local_port))?, flow))
         })
     }
 
     /// Returns the member of a group that receives `flow`.
     fn choose(&self, members: &[Member], flow: &Flow) -> Option<SocketId> {
-        let last = members.last()?;
+        let eligible = || members.iter().filter(|member| !member.sharing.v6_only || flow.local.is_ipv6());
+        let last = eligible().next_back()?;
         if members.len() == 1 || !last.sharing.reuse_port {
             return Some(last.socket);
         }
-        let group = || members.iter().filter(|member| member.sharing.reuse_port);
+        let group = || eligible().filter(|member| member.sharing.reuse_port);
         // The high half of the product is uniform in 0..count.
         let hash = self.connected.hasher().hash_one(flow);
         let chosen = ((u128::from(hash) * group().count() as u128) >> 64) as usize;
@@ -131,10 +133,10 @@ mod tests {
 
     use super::*;
 
-    const NONE: Sharing = Sharing { reuse_address: false, reuse_port: false };
-    const ADDRESS: Sharing = Sharing { reuse_address: true, reuse_port: false };
-    const PORT: Sharing = Sharing { reuse_address: false, reuse_port: true };
-    const BOTH: Sharing = Sharing { reuse_address: true, reuse_port: true };
+    const NONE: Sharing = Sharing { reuse_address: false, reuse_port: false, v6_only: false };
+    const ADDRESS: Sharing = Sharing { reuse_address: true, reuse_port: false, v6_only: false };
+    const PORT: Sharing = Sharing { reuse_address: false, reuse_port: true, v6_only: false };
+    const BOTH: Sharing = Sharing { reuse_address: true, reuse_port: true, v6_only: false };
 
     fn at() -> SocketAddr {
         "0.0.0.0:53".parse().unwrap()
@@ -191,5 +193,20 @@ mod tests {
         let after = spread(&both, &ids);
         assert!(after[0] > 350 && after[1] > 350, "{after:?}");
         assert_eq!(spread(&table(&[ADDRESS, ADDRESS]).0, &ids)[..2], [0, 1000]);
+    }
+
+    #[test]
+    fn with_ipv6_only_the_wildcard_receives_no_ipv4() {
+        let mut names: SlotMap<SocketId, ()> = SlotMap::with_key();
+        let (v6, dual) = (names.insert(()), names.insert(()));
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let flow = |local, remote| Flow { local: ip(local), remote: ip(remote), local_port: 53, remote_port: 9 };
+        let (over_v4, over_v6) = (flow("10.0.0.1", "10.0.0.2"), flow("fd00::1", "fd00::2"));
+        let mut table = DatagramTable::new(1);
+        let any = "[::]:53".parse().unwrap();
+        table.bind(any, v6, Sharing { v6_only: true, ..ADDRESS });
+        assert_eq!((table.find(&over_v4), table.find(&over_v6)), (None, Some(v6)));
+        table.bind(any, dual, ADDRESS);
+        assert_eq!((table.find(&over_v4), table.find(&over_v6)), (Some(dual), Some(dual)));
     }
 }

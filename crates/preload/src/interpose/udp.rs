@@ -79,7 +79,11 @@ pub(super) fn bind(fd: c_int, at: SocketAddr, pass_on: impl Fn() -> c_int) -> Op
 /// Returns with which sockets the kernel socket `fd` shares its address.
 fn sharing(fd: c_int) -> Sharing {
     let is_set = |option| int(fd, libc::SOL_SOCKET, option) == Some(1);
-    Sharing { reuse_address: is_set(libc::SO_REUSEADDR), reuse_port: is_set(libc::SO_REUSEPORT) }
+    Sharing {
+        reuse_address: is_set(libc::SO_REUSEADDR),
+        reuse_port: is_set(libc::SO_REUSEPORT),
+        v6_only: int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(1),
+    }
 }
 
 /// Opens the datapath's side of the kernel socket `fd`. Returns `None` if there is no runtime.
