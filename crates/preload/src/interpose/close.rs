@@ -20,7 +20,6 @@ pub(super) extern "C-unwind" fn close(fd: c_int) -> c_int {
     if runtime_fds::is_runtime_fd(fd) {
         return fail(libc::EBADF);
     }
-    runtime_fds::closing(fd);
     // Removed first: once the kernel has closed the descriptor, another thread may get its number.
     fd_table::close(fd);
     unknown_options::forget(fd);

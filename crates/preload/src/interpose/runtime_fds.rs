@@ -11,6 +11,9 @@
 //! returns is not the runtime's, whatever was recorded. Of the others, only those are recorded that are of a kind of which
 //! the runtime has some, so files and pipes are not.
 //!
+//! A number that the program uses and closes in that time may become the runtime's afterwards, which is not recorded: the
+//! program could then close it with a range.
+//!
 //! Descriptors that the runtime opens later (an epoll's eventfds, the socket that reserves a port of a connection) have
 //! ordinary numbers.
 
@@ -119,16 +122,6 @@ fn made_beside(fd: c_int) {
             program.fetch_or(bit, Ordering::SeqCst);
         }
         runtime.fetch_and(!bit, Ordering::SeqCst);
-    }
-}
-
-/// Records that the program is about to close a descriptor, whose number the runtime may get.
-#[inline]
-pub(super) fn closing(fd: c_int) {
-    if IS_BUILDING.load(Ordering::Relaxed)
-        && let Some((program, bit)) = bit(&PROGRAM_FDS, fd)
-    {
-        program.fetch_and(!bit, Ordering::SeqCst);
     }
 }
 
