@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use abey_datapath::{Builder, OpenError, Runtime, SocketError, TcpListener, TcpStream, UdpSocket};
+use abey_datapath::{Builder, OpenError, Runtime, Sharing, SocketError, TcpListener, TcpStream, UdpSocket};
 use abey_nic::{Options, Warning};
 use common::{
     HANG_LIMIT, Wire, checked_veth, connect, echo, has_program, in_namespace, inside, ip, is_possible, ours, run,
@@ -345,6 +345,31 @@ fn datagrams_of_both_versions_both_ways() {
         let chosen = UdpSocket::bind(&runtime, ours(true, 0)).expect("bound");
         let port = chosen.local_addr().expect("open").port();
         assert!(port != 0 && KernelUdp::bind(("0.0.0.0", port)).is_err(), "reserved, too");
+    });
+}
+
+#[test]
+fn a_udp_port_passes_to_the_kernel_with_what_was_not_received() {
+    on_a_pair(|far| {
+        for is_v4 in [true, false] {
+            let runtime = runtime();
+            let kernel = KernelUdp::bind(ours(is_v4, 53)).expect("bound");
+            kernel.set_read_timeout(Some(HANG_LIMIT)).expect("a timeout");
+            let socket = UdpSocket::bind_reserved(&runtime, ours(is_v4, 53), Sharing::default()).expect("bound");
+            let peer = inside(&far, || KernelUdp::bind(theirs(is_v4, 900)).expect("bound"));
+            for text in ["first", "second"] {
+                peer.send_to(text.as_bytes(), ours(is_v4, 53)).expect("sent");
+            }
+            until("both arrive", || socket.next_bytes().is_ok_and(|bytes| bytes == Some(5)));
+            socket.hand_over().expect("handed over");
+            peer.send_to(b"third", ours(is_v4, 53)).expect("sent");
+            let mut buffer = [0; 100];
+            for text in ["first", "second", "third"] {
+                let (count, from) = kernel.recv_from(&mut buffer).expect("received");
+                assert_eq!((&buffer[..count], from), (text.as_bytes(), theirs(is_v4, 900)));
+            }
+            assert!(socket.recv_from(&mut buffer).is_err() && socket.hand_over().is_ok());
+        }
     });
 }
 

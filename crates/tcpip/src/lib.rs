@@ -95,7 +95,7 @@ pub use event::{Event, Readiness, SocketId};
 pub use packet::{ChecksumToFill, FrameInfo};
 pub use stack::{
     ExportedConnection, ExportedTimestamps, FrameSink, Frames, Holder, LocalEndpoint, Message, PassedSyn, ReceiveSide,
-    SendEnd, SendSide, Shutdown, SocketInfo, SocketState, Stack, TcpInfo, Transport, is_segment_of,
+    SendEnd, SendSide, Shutdown, SocketInfo, SocketState, Stack, TcpInfo, Transport, datagram_frame, is_segment_of,
 };
 pub use tcp_options::TcpOptions;
 pub use time::Instant;

@@ -37,6 +37,12 @@
 //! the options of TCP, and SO_ERROR: a reset of the peer is seen as the end of the stream when reading, and as EPIPE when
 //! writing. A process that ends takes its pumps with it.
 //!
+//! # Listeners and UDP sockets
+//!
+//! A listener needs no hand-over: the program's kernel socket listens too, and while the datapath's backlog is full, new
+//! connections go there ([`crate::TcpListener::set_backlog`]). A UDP socket has no state but its queue: its port is passed to
+//! the kernel ([`crate::UdpSocket::hand_over`]).
+//!
 //! # Requests of other processes
 //!
 //! A child has copies of the parent's descriptors, but not its datapath. It asks the parent ([`HandOverAddress::request`]), by

@@ -374,6 +374,24 @@ impl Reservations {
         Ok(())
     }
 
+    /// Checks that a lease is the only one of its port.
+    ///
+    /// # Errors
+    /// There are others.
+    pub(crate) fn check_single(&self, lease: &Lease) -> io::Result<()> {
+        let is_single = self.table().reserved.get(&lease.key).is_some_and(|reserved| reserved.leases == 1);
+        if is_single { Ok(()) } else { Err(io::ErrorKind::AddrInUse.into()) }
+    }
+
+    /// Passes the packets of a lease's port to the kernel, although the lease lives on.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn pass(&self, lease: &Lease) -> io::Result<()> {
+        let (protocol, port) = lease.key;
+        self.redirected.release(protocol, port).map_err(abey_nic::PortsError::into_source)
+    }
+
     /// Passes new connections to a TCP port to the kernel while the port's listener in a shard is full, if a socket of the
     /// program listens there in the kernel.
     ///

@@ -1,5 +1,6 @@
 //! UDP sockets.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -7,15 +8,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abey_nic::Protocol;
-use abey_tcpip::{IoError, Message, Readiness, Sharing, Shutdown, SocketError, SocketId};
+use abey_tcpip::{IoError, Message, Readiness, Sharing, Shutdown, SocketError, SocketId, datagram_frame};
 
 use super::handle::{Handle, on};
 use crate::error::{Error, OpenError};
+use crate::handover::HandOverError;
 use crate::host::Host;
 use crate::kernel::ports::Lease;
 use crate::runtime::Runtime;
 use crate::shard::{Core, ShardSocket};
 use crate::source::{Source, SourceInfo, sealed};
+
+/// Returns the datagrams that a socket has not received, as frames.
+fn unread_frames(core: &mut Core, id: SocketId) -> Vec<Vec<u8>> {
+    let (mac, mut frames) = (core.mac(), Vec::new());
+    let Ok(local) = core.stack.local_addr(id) else { return frames };
+    while let Ok(Some(_)) = core.stack.next_datagram_bytes(id) {
+        let frame = core.stack.receive_with(id, false, |message| {
+            datagram_frame(mac, message.peer, SocketAddr::new(message.local, local.port()), message.payload)
+        });
+        // An error of the socket is reported first, once.
+        frames.extend(frame.ok());
+    }
+    frames
+}
 
 /// A UDP socket. It has a part in every shard, so that it receives datagrams on any queue.
 #[derive(Debug)]
@@ -82,6 +98,34 @@ impl UdpSocket {
         }
         handle.lease = lease;
         Ok(Self(handle))
+    }
+
+    /// Passes the port to the kernel, whose socket the caller has [bound to it](Self::bind_reserved), and closes this socket.
+    /// Datagrams that were not received here are given to the kernel; those that it refuses are lost, as UDP's may be.
+    ///
+    /// # Errors
+    /// The device is not shared with the kernel, or other sockets here use the port; then nothing changes.
+    pub fn hand_over(&self) -> Result<(), HandOverError> {
+        let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
+        let kernel = self.0.host.kernel().ok_or_else(unsupported)?;
+        let lease = self.0.lease.as_ref().ok_or_else(unsupported)?;
+        let pass_unread = || {
+            for ShardSocket { shard, id } in &self.0.sockets {
+                let frames = shard.with(|core| {
+                    core.drain_ring();
+                    unread_frames(core, *id)
+                });
+                // This fails if the kernel is older than Linux 5.18, or a frame is too long.
+                let _ = frames.iter().try_for_each(|frame| kernel.ports.redirected().inject(frame));
+            }
+        };
+        kernel.ports.check_single(lease)?;
+        // A broker injects frames only to ports that are redirected, so most of them go before the port.
+        pass_unread();
+        kernel.ports.pass(lease)?;
+        pass_unread();
+        self.0.close();
+        Ok(())
     }
 
     /// Connects the socket: it sends to `peer` and receives from `peer` only. `None` disconnects it. If the socket was bound

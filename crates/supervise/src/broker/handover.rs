@@ -19,7 +19,11 @@ type RedirectedPorts = BTreeSet<(Protocol, u16)>;
 
 /// Refuses a TCP port that is not redirected to the client.
 pub(super) fn check_port(ports: &RedirectedPorts, port: u16) -> io::Result<()> {
-    if ports.contains(&(Protocol::Tcp, port)) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    check(ports, (Protocol::Tcp, port))
+}
+
+fn check(ports: &RedirectedPorts, port: (Protocol, u16)) -> io::Result<()> {
+    if ports.contains(&port) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
 /// Makes the client's socket one of a connection, in repair mode. After an error the socket is as it was before.
@@ -38,22 +42,26 @@ pub(super) fn end_repair(sockets: &[OwnedFd], reuse_address: bool, has_succeeded
     end(socket.as_fd(), reuse_address)
 }
 
-/// Returns a frame from its hexadecimal digits, if it is a TCP segment to a port that is redirected to the client.
+/// Returns a frame from its hexadecimal digits, if it is a TCP segment or a UDP datagram to a port that is redirected to the client.
 pub(super) fn frame(ports: &RedirectedPorts, digits: &str) -> io::Result<Vec<u8>> {
     let byte = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
     let frame: Option<Vec<u8>> = (0..digits.len()).step_by(2).map(byte).collect();
     let frame = frame.ok_or(io::ErrorKind::InvalidData)?;
-    check_port(ports, tcp_destination_port(&frame).ok_or(io::ErrorKind::PermissionDenied)?)?;
+    check(ports, destination(&frame).ok_or(io::ErrorKind::PermissionDenied)?)?;
     Ok(frame)
 }
 
-/// Returns the destination port of a TCP segment over IPv4 or IPv6 without options or extension headers.
-fn tcp_destination_port(frame: &[u8]) -> Option<u16> {
-    const TCP: u8 = 6;
-    let transport = match (frame.get(12..14)?, frame.get(14)?) {
-        ([0x08, 0x00], 0x45) if frame.get(23) == Some(&TCP) => 34,
-        ([0x86, 0xdd], _) if frame.get(20) == Some(&TCP) => 54,
+/// Returns the destination port of a segment or datagram over IPv4 or IPv6 without options or extension headers.
+fn destination(frame: &[u8]) -> Option<(Protocol, u16)> {
+    let (protocol, transport) = match (frame.get(12..14)?, frame.get(14)?) {
+        ([0x08, 0x00], 0x45) => (frame.get(23)?, 34),
+        ([0x86, 0xdd], _) => (frame.get(20)?, 54),
         _ => return None,
     };
-    Some(u16::from_be_bytes([*frame.get(transport + 2)?, *frame.get(transport + 3)?]))
+    let protocol = match protocol {
+        6 => Protocol::Tcp,
+        17 => Protocol::Udp,
+        _ => return None,
+    };
+    Some((protocol, u16::from_be_bytes([*frame.get(transport + 2)?, *frame.get(transport + 3)?])))
 }

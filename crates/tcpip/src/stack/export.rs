@@ -53,6 +53,7 @@ use crate::{
         seq::Seq,
     },
     time::{Instant, SECOND},
+    udp,
 };
 
 /// How long segments of a moved connection are dropped instead of reset. They were in the receive queue when the connection
@@ -157,6 +158,18 @@ pub struct ExportedTimestamps {
     pub now: u32,
     /// Latest value of the peer's clock (TS.Recent).
     pub recent: u32,
+}
+
+/// Returns a received datagram as the Ethernet frame to `mac` in which it could have arrived.
+#[must_use]
+pub fn datagram_frame(mac: MacAddr, peer: SocketAddr, local: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    let addresses = (peer.ip(), local.ip());
+    let route = Route { source: addresses.0, destination: addresses.1, source_mac: mac, destination_mac: mac };
+    let mut frame = vec![0; frame_len(addresses.1, udp::HEADER_LEN + payload.len())];
+    let fields = IpFields { protocol: IpProtocol::Udp, hop_limit: HOP_LIMIT, traffic_class: 0 };
+    let datagram = emit_headers(&mut frame, &route, fields);
+    udp::emit(datagram, (peer.port(), local.port()), payload, addresses, Checksums::Full);
+    frame
 }
 
 /// Returns whether an Ethernet frame is a TCP segment from `remote` to `local`.

@@ -25,7 +25,9 @@ use std::collections::VecDeque;
 use slotmap::SlotMap;
 
 pub use datagrams::Message;
-pub use export::{ExportedConnection, ExportedTimestamps, ReceiveSide, SendEnd, SendSide, is_segment_of};
+pub use export::{
+    ExportedConnection, ExportedTimestamps, ReceiveSide, SendEnd, SendSide, datagram_frame, is_segment_of,
+};
 pub use held::PassedSyn;
 pub use info::TcpInfo;
 pub use listing::{Holder, SocketInfo, SocketState, Transport};
