@@ -448,6 +448,7 @@ impl TcpStream {
     /// process that shares the socket then has the connection. If the kernel cannot take it, a socket pair stands for it.
     ///
     /// Later calls on the stream fail with [`IoError::Moved`]. A second hand-over returns the result of the first.
+    /// The socket gets the connection's TCP_NODELAY; its other options are its own.
     ///
     /// # Errors
     /// See [`HandOverError`]. Then the stream is unchanged.
