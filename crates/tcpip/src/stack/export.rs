@@ -166,7 +166,7 @@ pub fn datagram_frame(mac: MacAddr, peer: SocketAddr, local: SocketAddr, payload
     let addresses = (peer.ip(), local.ip());
     let route = Route { source: addresses.0, destination: addresses.1, source_mac: mac, destination_mac: mac };
     let mut frame = vec![0; frame_len(addresses.1, udp::HEADER_LEN + payload.len())];
-    let fields = IpFields { protocol: IpProtocol::Udp, hop_limit: HOP_LIMIT, traffic_class: 0 };
+    let fields = IpFields { protocol: IpProtocol::Udp, hop_limit: HOP_LIMIT, traffic_class: 0, fragment: None };
     let datagram = emit_headers(&mut frame, &route, fields);
     udp::emit(datagram, (peer.port(), local.port()), payload, addresses, Checksums::Full);
     frame
