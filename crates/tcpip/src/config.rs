@@ -172,9 +172,12 @@ pub struct Settings {
     pub orphans: usize,
     /// Limit of entries in the neighbour cache.
     pub neighbors: usize,
-    /// Mean limit of ICMP messages and resets sent per second, a quarter of them to one address. The limit of each
-    /// second is random, between half of it and one and a half times.
+    /// Mean limit of ICMP messages sent per second, a quarter of them to one address. The limit of each second is
+    /// random, between half of it and one and a half times.
     pub icmp_rate: u32,
+    /// Mean limit of resets sent per second to segments that belong to no connection, in the same way. Programs expect
+    /// that each connection to a closed port is refused at once.
+    pub reset_rate: u32,
     /// Mean limit of challenge ACKs that a connection sends in five seconds (RFC 5961, section 7). The limit of each
     /// five seconds is random, between half of it and one and a half times.
     pub challenge_rate: u32,
@@ -213,6 +216,7 @@ impl Default for Settings {
             orphans: 1 << 16,
             neighbors: 1024,
             icmp_rate: 1000,
+            reset_rate: 20_000,
             challenge_rate: 10,
             ephemeral_from: 32_768,
         }

@@ -110,6 +110,8 @@ counters! {
     tcp_out_segments = "TcpOutSegs",
     /// TCP segments sent with RST.
     tcp_out_resets = "TcpOutRsts",
+    /// Resets not sent because of the rate limit.
+    tcp_resets_skipped = "TcpOutRstsSkipped",
     /// TCP segments retransmitted.
     tcp_retransmitted_segments = "TcpRetransSegs",
     /// Connections opened by the application.

@@ -103,6 +103,7 @@ pub struct Stack {
     /// Numbers of fragmented datagrams.
     fragment_ids: (Secret, u64),
     replies: ReplyLimiter,
+    resets: ReplyLimiter,
     budgets: Secret,
     counters: Counters,
     /// SYNs that listeners may not answer now.
@@ -134,6 +135,7 @@ impl Stack {
             fragment_ids: (Secret::derive(seed, 30), 0),
             ephemeral: EphemeralPorts::new(Secret::derive(seed, 6), settings.ephemeral_from),
             replies: ReplyLimiter::new(Secret::derive(seed, 9), settings.icmp_rate),
+            resets: ReplyLimiter::new(Secret::derive(seed, 11), settings.reset_rate),
             held: held::HeldSyns::default(),
             budgets: Secret::derive(seed, 10),
             counters: Counters::default(),

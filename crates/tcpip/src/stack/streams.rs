@@ -242,8 +242,8 @@ impl Stack {
         if header.has(Flags::RST) {
             return;
         }
-        if !self.replies.take(now, run.flow.remote) {
-            self.counters.icmp_out_rate_limited += 1;
+        if !self.resets.take(now, run.flow.remote) {
+            self.counters.tcp_resets_skipped += 1;
             return;
         }
         let reset = if header.has(Flags::ACK) {

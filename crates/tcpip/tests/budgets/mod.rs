@@ -113,7 +113,7 @@ fn replies(host: &mut Stack, source: u8, tcp: bool, ports: impl Iterator<Item = 
 /// replies the attacker sees afterwards at his `addresses`, each of which sends thirty probes.
 fn replies_seen(seed: u64, tcp: bool, open: bool, forged: u16, addresses: u8) -> usize {
     let mut own = settings(2);
-    own.icmp_rate = 100;
+    (own.icmp_rate, own.reset_rate) = (100, 100);
     own.offloads.receive_verified = true;
     let mut host = stack(own, seed);
     for last in (9..10).chain(20..20 + addresses) {
@@ -125,6 +125,17 @@ fn replies_seen(seed: u64, tcp: bool, open: bool, forged: u16, addresses: u8) ->
     let skipped = u16::from(tcp && open);
     replies(&mut host, 9, tcp, 1000 + skipped..1000 + forged);
     (20..20 + addresses).map(|last| replies(&mut host, last, tcp, 5000..5030)).sum()
+}
+
+/// A client that finds a closed port is refused at once, also a thousand times in a second.
+#[test]
+fn connections_to_closed_ports_are_refused_each_time() {
+    let mut script = Script::new(|_| ());
+    for port in 0..1500 {
+        script.ports = (81, 10_000 + port);
+        script.inject(&seg("S", 0, 0));
+        assert_eq!(script.expect_one().flags, "RA", "connection {port}");
+    }
 }
 
 /// Returns the share of right answers of the best rule "more than n replies mean one of the two cases".
