@@ -338,6 +338,9 @@ impl Connection {
 
     /// Undoes the recovery after a timeout if F-RTO finds that originals still arrive (RFC 5682).
     fn undo_if_originals_arrive(&mut self, cx: &mut Context<'_>, summary: AckSummary) {
+        if self.frto == Frto::Off {
+            return;
+        }
         let evidence = Evidence {
             advances: summary.bytes > 0,
             completes: self.recovery.ends_at(self.send_buffer.una),
