@@ -425,7 +425,7 @@ impl TcpStream {
     }
 }
 
-/// Handing over to the kernel: see [`handover`](crate::handover).
+/// Handing over to the kernel: see [`handover`].
 impl TcpStream {
     /// Returns the connection's name in its runtime. Takes no lock, so that a forked child may call it.
     pub fn key(&self) -> ConnectionKey {

@@ -1,7 +1,7 @@
 //! Whether a mode has reached the sockets of a program: judged from outside, by the sockets that each process holds and by the
 //! system calls in which its threads wait for them.
 //!
-//! [`judge`] is pure: facts in, verdict out. [`read`] gathers the facts. `libabey.so` is not asked, because it is not in a
+//! [`judge()`] is pure: facts in, verdict out. [`read()`] gathers the facts. `libabey.so` is not asked, because it is not in a
 //! process that it cannot reach, and does not see system calls that are made without the C library.
 //!
 //! # What is judged

@@ -2,7 +2,7 @@
 //!
 //! The kernel socket stores every option, and reports it. The options that the datapath has are applied to the datapath
 //! socket too ([`socket_options`](super::socket_options)). An option that it does not have stays in the kernel socket, which
-//! [`unknown_options`](super::unknown_options) says once.
+//! [`unknown_options`] says once.
 //!
 //! SO_ERROR, SO_INCOMING_NAPI_ID, TCP_INFO, TCP_MAXSEG, FIONREAD, TIOCOUTQ and SIOCOUTQNSD report the datapath socket's
 //! values.
