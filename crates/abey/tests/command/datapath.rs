@@ -337,7 +337,12 @@ fn bad_input_is_refused_with_one_sentence_and_changes_nothing() {
         }
     }
     pair.abey(&["status", "memory:nobody"]).assert_refused(2, &["memory:nobody"]);
-    pair.abey(&["status", NIC, "--pid", "1"]).assert_refused(2, &["process 1"]);
+    // Process 1 would do for all datapaths: it is every server's ancestor.
+    let mut other = std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
+    let stranger = other.id().to_string();
+    pair.abey(&["status", NIC, "--pid", &stranger]).assert_refused(2, &[&format!("process {stranger}")]);
+    other.kill().expect("killed");
+    other.wait().expect("ended");
     pair.abey(&["status", NIC, "--netns", "x"]).assert_refused(2, &["--netns"]);
     pair.assert_traffic();
 }

@@ -151,8 +151,10 @@ fn names_in_both_worlds(program: &[&str], directory: &Path) {
     let served = Served::start(&testbed, 1, program, 53);
     ask(&testbed, directory);
     assert_eq!(datagrams_of_kernel(&testbed), before, "the kernel has delivered datagrams");
+    // Name servers ask for TCP Fast Open, which is reported.
+    let is_unexpected = |line: &str| line.contains("libabey.so") && !line.contains("has no effect");
     let errors = served.end_with_errors(53);
-    assert!(!errors.contains("libabey.so"), "{errors}");
+    assert!(!errors.lines().any(is_unexpected), "{errors}");
     let served = OnKernel::start(&testbed, program, 53);
     ask(&testbed, directory);
     let errors = served.end();
