@@ -211,6 +211,16 @@ pub(crate) fn emit_ethernet(frame: &mut [u8], source: MacAddr, destination: MacA
     ethernet.set_ethertype(protocol);
 }
 
+/// Marks an IPv4 packet as a fragment. Kept out of the path of segments.
+#[cold]
+fn set_fragment(bytes: &mut [u8], fragment: Fragment) {
+    let mut packet = Ipv4Packet::new_unchecked(bytes);
+    packet.set_ident(fragment.id as u16);
+    packet.set_dont_frag(false);
+    packet.set_more_frags(fragment.more);
+    packet.set_frag_offset(fragment.offset);
+}
+
 /// Writes Ethernet and IP headers into `frame`, whose length must be exact. Returns the part for the payload.
 pub(crate) fn emit_headers<'a>(frame: &'a mut [u8], route: &Route, fields: IpFields) -> &'a mut [u8] {
     let IpFields { protocol, hop_limit, traffic_class, fragment } = fields;
@@ -227,16 +237,18 @@ pub(crate) fn emit_headers<'a>(frame: &'a mut [u8], route: &Route, fields: IpFie
             packet.set_ecn(traffic_class & 3);
             packet.set_total_len(len as u16);
             // Atomic datagrams need no identification (RFC 6864).
-            packet.set_ident(fragment.map_or(0, |fragment| fragment.id as u16));
+            packet.set_ident(0);
             packet.clear_flags();
-            packet.set_dont_frag(fragment.is_none());
-            packet.set_more_frags(fragment.is_some_and(|fragment| fragment.more));
-            packet.set_frag_offset(fragment.map_or(0, |fragment| fragment.offset));
+            packet.set_dont_frag(true);
+            packet.set_frag_offset(0);
             packet.set_hop_limit(hop_limit);
             packet.set_next_header(protocol);
             packet.set_src_addr(source);
             packet.set_dst_addr(destination);
-            packet.fill_checksum();
+            if let Some(fragment) = fragment {
+                set_fragment(bytes, fragment);
+            }
+            Ipv4Packet::new_unchecked(&mut *bytes).fill_checksum();
             &mut bytes[20..]
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {

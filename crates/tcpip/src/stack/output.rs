@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     counters::Counters,
+    event::Readiness,
     event::SocketId,
     fragment,
     packet::{ETHERNET_HEADER_LEN, FrameInfo, frame_len},
@@ -207,7 +208,7 @@ impl Stack {
             Socket::Stream(connection) => {
                 let deadline = connection.deadline();
                 self.wheel.set(id, deadline);
-                if !connection.edges.is_empty() {
+                if connection.edges.contains(Readiness::WRITABLE) {
                     self.enqueue(id);
                 }
             }
@@ -264,7 +265,8 @@ fn write_datagram(
     })
 }
 
-/// Writes the next fragment of the datagram that `socket` is sending.
+/// Writes the next fragment of the datagram that `socket` is sending. Kept out of the loop that sends segments.
+#[cold]
 fn write_fragment(
     link: &mut Link,
     counters: &mut Counters,

@@ -32,8 +32,11 @@ impl Connection {
             .filter(|_| self.may_keep_alive())
             .map(|keepalive_timer| keepalive_timer.deadline());
         let own = earliest(self.timer.deadline(), self.ack.deadline());
-        let ends = earliest(earliest(fin_wait_2, self.linger_until), self.defer_until);
-        earliest(earliest(own, keepalive), ends)
+        let deadline = earliest(earliest(own, keepalive), fin_wait_2);
+        if self.linger_until.is_none() && self.defer_until.is_none() {
+            return deadline;
+        }
+        earliest(deadline, earliest(self.linger_until, self.defer_until))
     }
 
     /// Returns whether nothing is in flight. Data that waits for a closed window does not matter: the peer may be gone.
