@@ -41,6 +41,8 @@ def parse():
     options.abey = options.abey or shutil.which("abey")
     if not options.abey:
         parser.error("there is no abey on PATH: give --abey")
+    # The suites run in directories of their own.
+    options.abey = os.path.abspath(options.abey)
     if unknown := [name for name in options.suites if name not in SUITES]:
         parser.error(f"there is no suite {unknown[0]}: choose from {', '.join(SUITES)}")
     options.suites = options.suites or (QUICK if options.quick else list(SUITES))
