@@ -3,6 +3,5 @@
 from . import cpython, tap
 
 SUITES = {suite.name: suite for suite in [*cpython.SUITES, *tap.SUITES]}
-# What CI runs, in about two minutes.
-# The others take more than five minutes on a busy machine.
+# What CI runs, in half a minute.
 QUICK = ["selectors", "socketserver", "httplib", "smtplib"]
