@@ -24,6 +24,8 @@ import sys
 import tempfile
 import time
 
+from servers import PROGRAMS
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 SERVER, CLIENT = "198.18.20.1", "198.18.20.2"
 HANG_LIMIT = 120
@@ -61,31 +63,8 @@ def ip(*words):
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
-class Program:
-    """A server: the command that starts it, the port that shows that it is ready, and the client's commands."""
-
-    def __init__(self, name, needs, port, command, clients, prepare=None, udp=False, environment=None, user=None):
-        self.name, self.needs, self.port = name, needs, port
-        self.command, self.clients = command, clients
-        self.prepare, self.udp = prepare, udp
-        self.environment = environment or {}
-        self.user = user
-
-    def missing(self):
-        return [need for need in self.needs if not (shutil.which(need) or os.path.exists(need))]
-
-
-def write(directory, name, text, mode=0o644):
-    path = os.path.join(directory, name)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(path, mode)
-    return path
-
-
-def listens(network, port, udp):
-    flags = "-Hlnu" if udp else "-Hlnt"
-    done = subprocess.run(network.command(network.server, ["ss", flags, f"sport = :{port}"]), capture_output=True, text=True)
+def listens(network, port):
+    done = subprocess.run(network.command(network.server, ["ss", "-Hlnt", f"sport = :{port}"]), capture_output=True, text=True)
     return bool(done.stdout.strip())
 
 
@@ -109,7 +88,7 @@ def fill(words, values):
     return [word.format(**values) for word in words]
 
 
-def normal(text, program):
+def normal(text):
     for pattern in (r"\d+\.\d+", r"\d{4,}", r"0x[0-9a-f]+", r"/tmp/\S+"):
         text = re.sub(pattern, "#", text)
     return text
@@ -139,10 +118,10 @@ def run(program, world, options, network):
         command = [*abey, "--world", "datapath", "--nic", f"af_xdp:{network.near}", "--", *command]
     log = open(os.path.join(directory, "server.log"), "w+", encoding="utf-8", errors="replace")
     server = subprocess.Popen(network.command(network.server, command), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                              start_new_session=True, cwd=directory, env={**os.environ, **program.environment})
+                              start_new_session=True, cwd=directory)
     try:
         begin = time.monotonic()
-        while not listens(network, program.port, program.udp):
+        while not listens(network, program.port):
             if server.poll() is not None or time.monotonic() - begin > READY_LIMIT:
                 outcome.problem = "does not listen" if server.poll() is None else f"ended with {server.returncode}"
                 break
@@ -202,7 +181,6 @@ def main():
     options.abey = os.path.abspath(options.abey)
     if os.geteuid() != 0:
         sys.exit("skipped: network namespaces need root")
-    from servers import PROGRAMS
     chosen = [one for one in PROGRAMS if not options.programs or one.name in options.programs]
     unknown = set(options.programs) - {one.name for one in PROGRAMS}
     if unknown:
@@ -224,7 +202,7 @@ def main():
                 found = run(program, world, options, network)
                 same = not found.problem and statuses(found) == statuses(expected)
                 failed += not same
-                said = "; ".join(dict.fromkeys(normal(line, program) for line in found.said)) or "-"
+                said = "; ".join(dict.fromkeys(normal(line) for line in found.said)) or "-"
                 cell = lambda value: "-" if value is None else str(value)
                 print(f"{program.name:<20} {world:<9} {'yes' if same else 'NO':<5} {cell(found.packets):>8} {cell(found.kernel):>7}  "
                       f"{found.problem or ''} {said[:300]}", flush=True)
@@ -239,5 +217,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, HERE)
     main()

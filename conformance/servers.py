@@ -5,9 +5,27 @@ import shutil
 import subprocess
 import sys
 
-from programs import Program, write
-
 BODY = "x" * 200_000
+
+
+class Program:
+    """A server: the command that starts it, the port that shows that it is ready, and the client's commands."""
+
+    def __init__(self, name, needs, port, command, clients, prepare=None, user=None):
+        self.name, self.needs, self.port = name, needs, port
+        self.command, self.clients = command, clients
+        self.prepare, self.user = prepare, user
+
+    def missing(self):
+        return [need for need in self.needs if not (shutil.which(need) or os.path.exists(need))]
+
+
+def write(directory, name, text, mode=0o644):
+    path = os.path.join(directory, name)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(path, mode)
+    return path
 
 
 def sh(script):

@@ -308,7 +308,7 @@ fn bad_input_is_refused_with_one_sentence_and_changes_nothing() {
     let pair = Pair::start(1, "base");
     let pid = std::process::id().to_string();
     let set: [(i32, &[&str], &[&str]); 16] = [
-        (2, &["memory:nobody", "--mode", "base"], &["memory:nobody", "abey status"]),
+        (2, &["memory:missing", "--mode", "base"], &["memory:missing", "abey status"]),
         (2, &["--pid", "4194303", "--mode", "base"], &["no process 4194303"]),
         (2, &["--pid", "1", "--mode", "base"], &["process 1", "no datapath"]),
         (2, &["--pid", &pid, "--mode", "base"], &["several", NIC, "memory:test-client"]),
@@ -336,7 +336,7 @@ fn bad_input_is_refused_with_one_sentence_and_changes_nothing() {
             assert_eq!(pair.settings(), [NapiSettings::default()], "{arguments:?}");
         }
     }
-    pair.abey(&["status", "memory:nobody"]).assert_refused(2, &["memory:nobody"]);
+    pair.abey(&["status", "memory:missing"]).assert_refused(2, &["memory:missing"]);
     // Process 1 would do for all datapaths: it is every server's ancestor.
     let mut other = std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
     let stranger = other.id().to_string();

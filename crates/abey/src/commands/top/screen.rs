@@ -72,9 +72,9 @@ fn restore() {
 /// The parts of a line, each with its attributes.
 type Line = Vec<(Attributes, String)>;
 
-/// Returns a line with one set of attributes, cut to the width of the screen.
-fn line(attributes: &[Attribute], text: &str, width: usize) -> Line {
-    vec![(attributes.into(), text.chars().take(width).collect())]
+/// Returns a line with the same attributes throughout, cut to the width of the screen.
+fn line(attributes: Attributes, text: &str, width: usize) -> Line {
+    vec![(attributes, text.chars().take(width).collect())]
 }
 
 /// Runs until q, Ctrl-C, SIGINT, SIGTERM or SIGHUP, or for `count` frames.
@@ -146,15 +146,15 @@ fn translate(key: KeyEvent) -> Option<Key> {
 fn lines(frame: &Frame, view: &mut View, width: usize, height: usize) -> Vec<Line> {
     let columns = View::columns(width);
 
-    let mut lines = vec![line(&[Attribute::Bold], &headline(frame, view), width)];
+    let mut lines = vec![line(Attribute::Bold.into(), &headline(frame, view), width)];
     let notes = frame.notes.iter().map(|note| format!("note: {note}"));
     let remarks = frame.datapaths.iter().cloned().chain(notes).take(MAX_REMARKS);
-    lines.extend(remarks.map(|remark| line(&[], &remark, width)));
+    lines.extend(remarks.map(|remark| line(Attributes::none(), &remark, width)));
     let title = |(column, width): &(_, usize)| {
-        let sorted: &[Attribute] = &[Attribute::Bold, Attribute::Underlined];
-        let attributes = if *column == view.sort { sorted } else { &[Attribute::Reverse] };
-        let title = pad_cell(*column, *width, column.title());
-        [((&[Attribute::Reverse][..]).into(), " ".to_owned()), (attributes.into(), title)]
+        let reversed = Attributes::from(Attribute::Reverse);
+        let sorted = Attributes::from(Attribute::Bold) | Attribute::Underlined;
+        let attributes = if *column == view.sort { sorted } else { reversed };
+        [(reversed, " ".to_owned()), (attributes, pad_cell(*column, *width, column.title()))]
     };
     // A space between the titles, none before the first.
     lines.push(columns.iter().flat_map(title).skip(1).collect());
@@ -165,11 +165,11 @@ fn lines(frame: &Frame, view: &mut View, width: usize, height: usize) -> Vec<Lin
     for row in rows.iter().skip(view.scrolled).take(visible) {
         let cells: Vec<String> =
             columns.iter().map(|(column, width)| pad_cell(*column, *width, &column.text(row))).collect();
-        lines.push(line(&[], &cells.join(" "), width));
+        lines.push(line(Attributes::none(), &cells.join(" "), width));
     }
     let hidden = rows.len().saturating_sub(view.scrolled + visible);
     lines.resize(height.saturating_sub(1), Line::new());
-    lines.push(line(&[Attribute::Bold], &last_line(view, hidden), width));
+    lines.push(line(Attribute::Bold.into(), &last_line(view, hidden), width));
     lines
 }
 
