@@ -1,5 +1,8 @@
 //! Bad input: each wrong key, type, value, duplicate or overlap gives one sentence with file, line and key.
 
+mod random;
+mod targets;
+
 use abey_policy::Policy;
 
 const HEAD: &str = "version = 1\n[[device]]\nname = \"eth0\"\n";
@@ -217,4 +220,14 @@ fn two_files_that_overlap_name_both_files() {
     // What does not overlap is one policy.
     let parts = [table("channels = 4"), table("mode = \"base\"")];
     Policy::parse_all([("a.toml", parts[0].as_str()), ("b.toml", parts[1].as_str())]).expect("no overlap");
+}
+
+#[test]
+fn arbitrary_policies_give_one_sentence() {
+    random::fuzz("policy", targets::policy);
+}
+
+#[test]
+fn arbitrary_settings_files_give_one_sentence() {
+    random::fuzz("settings", targets::settings);
 }

@@ -7,16 +7,19 @@
 //! journal restores are found restored when they are compared with this file.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::Path;
 
 use abey_linux::machine::{DeviceState, NapiState, Snapshot};
 use abey_linux::process::start_time;
 use serde::{Deserialize, Serialize};
 
-use crate::journal::{JournalError, draft_in};
+use crate::bounds::Bounds;
+use crate::directory::{Directory, refused};
+use crate::error::JournalError;
+use crate::journal::write_json;
+use crate::lock::{STATE_LIMIT, wait_for};
 use crate::setting::{Instance, SavedQueue};
 use crate::step::Step;
 
@@ -59,20 +62,29 @@ struct Content {
 }
 
 impl Content {
-    fn read(directory: &Path, namespace: u64) -> Result<Self, JournalError> {
-        let path = file_of(directory, namespace);
-        match fs::read_to_string(&path) {
-            Ok(text) => parse(&text, &path),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(failed("read", &path, error)),
+    fn read(bounds: Bounds<'_>, namespace: u64) -> Result<Self, JournalError> {
+        let Some(directory) = Directory::open(bounds.journals)? else { return Ok(Self::default()) };
+        let name = file_of(namespace);
+        let text = directory.read(&name)?;
+        text.map_or_else(|| Ok(Self::default()), |text| Self::parse(&text, &directory.path_of(&name), bounds))
+    }
+
+    fn parse(text: &[u8], path: &Path, bounds: Bounds<'_>) -> Result<Self, JournalError> {
+        if text.is_empty() {
+            return Ok(Self::default());
         }
+        let content: Self = serde_json::from_slice(text)
+            .map_err(|error| JournalError::Content { path: path.to_owned(), reason: error.to_string() })?;
+        bounds.check(content.kept.iter().map(|one| &one.step)).map_err(|problem| refused(path, problem))?;
+        Ok(content)
     }
 }
 
 /// The settings that are kept in force in a network namespace. While this value exists, no other process changes them.
 #[derive(Debug)]
 pub struct AppliedState {
-    path: PathBuf,
+    directory: Directory,
+    name: OsString,
     /// Locked. Saving replaces the file by a new one, which is locked, too.
     file: File,
     content: Content,
@@ -81,44 +93,37 @@ pub struct AppliedState {
 
 impl AppliedState {
     /// Reads the settings of the namespace with this [cookie](abey_linux::kernel::NetnsHandle::namespace_cookie) without a
-    /// lock: they may change at any time.
+    /// lock: they may change at any time. `units` is the directory of drop-ins.
     ///
     /// # Errors
-    /// When the file cannot be read.
-    pub fn read(directory: &Path, namespace: u64) -> Result<Vec<AppliedStep>, JournalError> {
-        Ok(Content::read(directory, namespace)?.kept)
+    /// When the file cannot be read, or is refused.
+    pub fn read(directory: &Path, units: &Path, namespace: u64) -> Result<Vec<AppliedStep>, JournalError> {
+        Ok(Content::read(Bounds { journals: directory, units }, namespace)?.kept)
     }
 
     /// Returns the ID of the process that runs `abey apply --watch` in the namespace, if it is not the caller.
     ///
     /// # Errors
-    /// When the file cannot be read.
-    pub fn watcher(directory: &Path, namespace: u64) -> Result<Option<u32>, JournalError> {
-        let Some((pid, started)) = Content::read(directory, namespace)?.watcher else { return Ok(None) };
+    /// As [`AppliedState::read`].
+    pub fn watcher(directory: &Path, units: &Path, namespace: u64) -> Result<Option<u32>, JournalError> {
+        let content = Content::read(Bounds { journals: directory, units }, namespace)?;
+        let Some((pid, started)) = content.watcher else { return Ok(None) };
         Ok((pid != std::process::id() && start_time(pid) == Some(started)).then_some(pid))
     }
 
-    /// Opens the file and locks it, after waiting for other processes that hold the lock.
+    /// Opens the file and locks it, after waiting for another process that holds the lock.
     ///
     /// # Errors
-    /// When the file cannot be read, or cannot be opened for writing.
-    pub fn open(directory: &Path, namespace: u64) -> Result<Self, JournalError> {
-        let path = file_of(directory, namespace);
-        fs::create_dir_all(directory).map_err(|error| failed("write", &path, error))?;
-        loop {
-            let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);
-            let mut file = open.map_err(|error| failed("write", &path, error))?;
-            file.lock().map_err(|error| failed("write", &path, error))?;
-            // The previous holder of the lock may have replaced or removed the file.
-            let is_open = |found: fs::Metadata| file.metadata().is_ok_and(|open| open.ino() == found.ino());
-            if !fs::metadata(&path).is_ok_and(is_open) {
-                continue;
-            }
-            let mut text = String::new();
-            file.read_to_string(&mut text).map_err(|error| failed("read", &path, error))?;
-            let content = parse(&text, &path)?;
-            return Ok(Self { path, file, content, changed: false });
-        }
+    /// When the file cannot be read, is refused, or cannot be opened for writing; when the lock is not free within half a
+    /// minute, or a signal asks this process to end.
+    pub fn open(directory: &Path, units: &Path, namespace: u64) -> Result<Self, JournalError> {
+        let (bounds, name) = (Bounds { journals: directory, units }, file_of(namespace));
+        let directory = Directory::create(directory)?;
+        let path = directory.path_of(&name);
+        let open = || directory.open_or_create(&name);
+        let file = wait_for(&path, STATE_LIMIT, open, |file| directory.has(&name, file))?;
+        let content = Content::parse(&directory.read_all(&name, &file)?, &path, bounds)?;
+        Ok(Self { directory, name, file, content, changed: false })
     }
 
     /// Returns the settings in the order in which they were changed.
@@ -195,21 +200,11 @@ impl AppliedState {
         if !self.changed {
             return Ok(());
         }
-        let draft = draft_in(self.path.parent().expect("the path is a file in a directory"));
-        let mut text =
-            serde_json::to_vec_pretty(&self.content).map_err(|error| failed("write", &self.path, error.into()))?;
-        text.push(b'\n');
-        let written = File::create(&draft).and_then(|mut file| {
+        self.file = write_json(&self.directory, &self.content, |file, draft| {
             // Locked before the rename, so that the lock is never free in between.
             file.lock()?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&draft, &self.path)?;
+            self.directory.rename(draft, &self.name)?;
             Ok(file)
-        });
-        self.file = written.map_err(|error| {
-            let _ = fs::remove_file(&draft);
-            failed("write", &self.path, error)
         })?;
         self.changed = false;
         Ok(())
@@ -220,7 +215,7 @@ impl Drop for AppliedState {
     fn drop(&mut self) {
         let empty = self.content.watcher.is_none() && self.content.kept.is_empty();
         if empty && !self.changed {
-            let _ = fs::remove_file(&self.path);
+            let _ = self.directory.remove(&self.name);
         }
     }
 }
@@ -234,18 +229,6 @@ fn queue_of(instance: Instance, device: &DeviceState) -> Option<u32> {
     device.napis.iter().find(is_it)?.rx_queues.first().copied()
 }
 
-fn file_of(directory: &Path, namespace: u64) -> PathBuf {
-    directory.join(format!("applied-{namespace}.state"))
-}
-
-fn failed(action: &'static str, path: &Path, source: io::Error) -> JournalError {
-    JournalError::File { action, path: path.to_owned(), source }
-}
-
-fn parse(text: &str, path: &Path) -> Result<Content, JournalError> {
-    if text.is_empty() {
-        return Ok(Content::default());
-    }
-    let failed = |error: serde_json::Error| JournalError::Content { path: path.to_owned(), reason: error.to_string() };
-    serde_json::from_str(text).map_err(failed)
+fn file_of(namespace: u64) -> OsString {
+    format!("applied-{namespace}.state").into()
 }

@@ -11,12 +11,16 @@
 #![forbid(unsafe_code)]
 
 mod applied_state;
+mod bounds;
 mod change;
+mod directory;
 mod disposition;
 mod error;
 mod host;
 mod journal;
+mod lock;
 mod outcome;
+mod pace;
 mod permission;
 mod plan;
 mod policy_files;
@@ -35,9 +39,9 @@ mod watch;
 pub use applied_state::{AppliedState, AppliedStep};
 pub use change::steps_for;
 pub use disposition::{Disposition, dispositions};
-pub use error::ReconcileError;
+pub use error::{JournalError, ReconcileError};
 pub use host::Host;
-pub use journal::{JOURNAL_DIRECTORY, JournalError, abandoned, restore_abandoned, restore_abandoned_in};
+pub use journal::{JOURNAL_DIRECTORY, restore_abandoned};
 pub use outcome::Outcome;
 pub use plan::{ApplyError, Plan, Target};
 pub use policy_files::PolicyFiles;

@@ -10,7 +10,8 @@ use abey_linux::napi::{LONGEST_TIMEOUT, Napi, NapiChange, napis, rx_queues};
 use abey_linux::netlink::NetlinkError;
 use abey_linux::probe::NapiCapabilities;
 
-use crate::journal::JournalError;
+use crate::bounds::{DEFER_HARD_IRQS, GRO_FLUSH_TIMEOUT, THREADED};
+use crate::error::JournalError;
 use crate::setting::{Assignment, Claim, DeviceFile, NapiEdit};
 use crate::step::Step;
 use crate::transaction::{Applied, Transaction};
@@ -297,13 +298,13 @@ fn device_files(wide: &NapiChange) -> Vec<(&'static str, &'static str, String)> 
     let NapiChange { defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout: _, context } = *wide;
     let mut files = Vec::new();
     if let Some(count) = defer_hard_irqs {
-        files.push(("napi_defer_hard_irqs", "defer-hard-irqs", count.to_string()));
+        files.push((DEFER_HARD_IRQS, "defer-hard-irqs", count.to_string()));
     }
     if let Some(timeout) = gro_flush_timeout {
-        files.push(("gro_flush_timeout", "gro-flush-timeout", timeout.as_nanos().to_string()));
+        files.push((GRO_FLUSH_TIMEOUT, "gro-flush-timeout", timeout.as_nanos().to_string()));
     }
     if let Some(context) = context {
-        files.push(("threaded", "threaded", u8::from(context == PollContext::Thread).to_string()));
+        files.push((THREADED, "threaded", u8::from(context == PollContext::Thread).to_string()));
     }
     files
 }

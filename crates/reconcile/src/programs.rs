@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use abey_linux::cpu::{CpuList, process_affinity};
@@ -13,12 +13,10 @@ use abey_policy::{Change, DesiredProgram, Program};
 use serde::Serialize;
 
 use crate::applied_state::AppliedStep;
+use crate::bounds::{Bounds, DROP_IN};
 use crate::error::ReconcileError;
 use crate::permission;
 use crate::step::Step;
-
-/// The file name of the drop-in, which sorts after those of distributions.
-const DROP_IN: &str = "50-abey.conf";
 
 /// A change of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -108,7 +106,7 @@ impl Programs {
     /// Compares the programs with what is desired. `applied` are the settings of earlier applies, the last one first.
     pub(crate) fn compare(
         desired: &[DesiredProgram],
-        units: &Path,
+        bounds: Bounds<'_>,
         applied: &[AppliedStep],
     ) -> Result<Self, ReconcileError> {
         let mut found = Self::default();
@@ -116,7 +114,7 @@ impl Programs {
         for desired in desired {
             let name = match &desired.program {
                 Program::Unit(unit) => {
-                    if let Some(file) = drop_in(desired, unit, units)? {
+                    if let Some(file) = drop_in(desired, unit, bounds)? {
                         drop_ins.insert(file.path.clone());
                         found.files.extend(Some(file).filter(|file| file.before.as_ref() != Some(&file.after)));
                     }
@@ -188,7 +186,8 @@ impl Programs {
 }
 
 /// Returns the drop-in that a unit is to have, if any, with its present text.
-fn drop_in(desired: &DesiredProgram, unit: &str, units: &Path) -> Result<Option<DropIn>, ReconcileError> {
+fn drop_in(desired: &DesiredProgram, unit: &str, bounds: Bounds<'_>) -> Result<Option<DropIn>, ReconcileError> {
+    let units = bounds.units;
     let library = if desired.library.is_passive() { PathBuf::new() } else { library()? };
     let Some(after) = desired.drop_in(&library) else { return Ok(None) };
     if !units.is_dir() {
@@ -199,6 +198,12 @@ fn drop_in(desired: &DesiredProgram, unit: &str, units: &Path) -> Result<Option<
     }
     let path = units.join(format!("{unit}.d")).join(DROP_IN);
     let before = fs::read_to_string(&path).ok();
+    if let Some(Err(line)) = before.as_deref().map(|text| bounds.check_text(text)) {
+        let (origin, path) = (&desired.origin, path.display());
+        return Err(ReconcileError::Impossible(format!(
+            "{origin}: {path} was not written by abey (it has the line {line:?}): give that file another name"
+        )));
+    }
     Ok(Some(DropIn { unit: unit.to_owned(), path, before, after }))
 }
 

@@ -11,9 +11,10 @@ use abey_linux::netns::NetNs;
 use abey_policy::{Action, Difference, Planned, Policy};
 
 use crate::applied_state::{AppliedState, AppliedStep};
+use crate::bounds::Bounds;
 use crate::change::steps_for;
 use crate::error::ReconcileError;
-use crate::journal::{abandoned, restore_abandoned_in};
+use crate::journal::{has_abandoned, restore_abandoned_in};
 use crate::outcome::Outcome;
 use crate::permission;
 use crate::plan::ApplyError;
@@ -57,8 +58,12 @@ impl Reconciler {
         View::read(&mut self.handle, policy, &applied)
     }
 
+    fn bounds(&self) -> Bounds<'_> {
+        Bounds { journals: &self.journals, units: &self.units }
+    }
+
     pub(crate) fn programs(&self, view: &View) -> Result<Programs, ReconcileError> {
-        Programs::compare(&view.desired.programs, &self.units, &view.of_programs)
+        Programs::compare(&view.desired.programs, self.bounds(), &view.of_programs)
     }
 
     /// Returns the NAPI instances of all devices; none on a kernel that does not list them.
@@ -71,7 +76,7 @@ impl Reconciler {
     /// # Errors
     /// When the applied state cannot be read.
     pub fn watcher(&self) -> Result<Option<u32>, ReconcileError> {
-        Ok(AppliedState::watcher(&self.journals, self.handle.namespace_cookie())?)
+        Ok(AppliedState::watcher(&self.journals, &self.units, self.handle.namespace_cookie())?)
     }
 
     /// Records whether this process runs `abey apply --watch` in the namespace.
@@ -82,13 +87,13 @@ impl Reconciler {
     }
 
     fn applied(&self) -> Result<Vec<AppliedStep>, ReconcileError> {
-        Ok(AppliedState::read(&self.journals, self.handle.namespace_cookie())?)
+        Ok(AppliedState::read(&self.journals, &self.units, self.handle.namespace_cookie())?)
     }
 
     /// Locks the applied state, and restores what a killed process left half changed.
     fn open_state(&self) -> Result<AppliedState, ReconcileError> {
-        let state = AppliedState::open(&self.journals, self.handle.namespace_cookie())?;
-        for restored in restore_abandoned_in(&self.journals, &self.netns)? {
+        let state = AppliedState::open(&self.journals, &self.units, self.handle.namespace_cookie())?;
+        for restored in restore_abandoned_in(self.bounds(), &self.netns)? {
             let Restored::Back(step) = restored else { continue };
             for change in step.changes() {
                 let (subject, SettingChange { setting, before, after, .. }) = (change.subject(), &change);
@@ -112,7 +117,12 @@ impl Reconciler {
     pub fn preview(&mut self, policy: &Policy) -> Result<Outcome, ReconcileError> {
         let applied = self.applied()?;
         let mut outcome = self.prepare(policy, &applied)?.outcome;
-        if !abandoned(&self.journals, &self.netns)?.is_empty() {
+        if std::fs::read_dir(&self.journals).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
+            let (only, directory) =
+                ("only root knows what earlier applies have set, because only root can read", self.journals.display());
+            outcome.notes.push(format!("{only} {directory}: what an apply would restore is left out here"));
+        }
+        if has_abandoned(&self.journals, &self.netns)? {
             let note = "an abey process was killed before all was changed: an apply undoes its changes first";
             outcome.notes.push(note.to_owned());
         }
@@ -133,7 +143,7 @@ impl Reconciler {
         let applied = self.applied()?;
         let prepared = self.prepare(policy, &applied)?;
         prepared.check_permission()?;
-        if prepared.is_done() && abandoned(&self.journals, &self.netns).map_err(ReconcileError::from)?.is_empty() {
+        if prepared.is_done() && !has_abandoned(&self.journals, &self.netns).map_err(ReconcileError::from)? {
             announce(&prepared.outcome)?;
             return Ok(prepared.outcome.announced());
         }

@@ -25,6 +25,9 @@ use crate::view::{Stale, View, to_undo};
 /// others needed, so that one round does not suffice.
 const MAX_ROUNDS: u32 = 8;
 
+/// The most actions that are remembered as unsupported.
+const MAX_UNSUPPORTED: usize = 1024;
+
 /// The changes of an apply, which are undone together.
 pub(crate) struct Rounds<'a> {
     pub(crate) transaction: Transaction,
@@ -138,6 +141,10 @@ impl Rounds<'_> {
                 let (origin, on_unsupported) = (planned.origin.clone(), planned.on_unsupported);
                 let (what, reason) = (planned.origin.key.to_owned(), error.to_string());
                 outcome.skipped.push(Unsupported { device, what, reason, origin, on_unsupported });
+                // Of devices that come and go each has actions of its own.
+                if self.unsupported.len() >= MAX_UNSUPPORTED {
+                    self.unsupported.clear();
+                }
                 self.unsupported.push(planned.action.clone());
             }
             Err(error) => return Err(error.into()),

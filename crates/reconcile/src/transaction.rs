@@ -7,8 +7,9 @@ use abey_linux::machine::MachineError;
 use abey_policy::Change;
 
 use crate::change::{existing_context, steps_for};
+use crate::directory::Directory;
 use crate::host::Host;
-use crate::journal::{Journal, live_journals, lock};
+use crate::journal::{Journal, live_journals};
 use crate::plan::{ApplyError, Plan};
 use crate::setting::{Assignment, ChannelsEdit, DropIn, Reversal, SettingChange};
 use crate::step::Step;
@@ -225,8 +226,11 @@ fn write_journal(
 ) -> Result<(), ApplyError> {
     let new = &steps[first_new..];
     // Without new steps nothing is written. Settings that another process will restore are a conflict all the same.
-    let _lock = if new.is_empty() { None } else { Some(lock(directory)?) };
-    for (pid, held) in live_journals(directory, netns_inode, journal.as_ref())? {
+    let directory = if new.is_empty() { Directory::open(directory)? } else { Some(Directory::create(directory)?) };
+    let Some(directory) = directory else { return Ok(()) };
+    // No other process may claim a setting between the check for conflicts and the write of the journal.
+    let _lock = if new.is_empty() { None } else { Some(directory.lock()?) };
+    for (pid, held) in live_journals(&directory, netns_inode, journal.as_ref())? {
         let conflicts = |held: &&Step| also_conflicts(held) || new.iter().any(|step| step.conflicts(held));
         if let Some(held) = held.iter().find(conflicts) {
             return Err(ApplyError::Held { pid, what: held.subject() });
@@ -235,7 +239,7 @@ fn write_journal(
     match journal {
         _ if new.is_empty() => {}
         Some(journal) => journal.rewrite(netns_inode, steps)?,
-        None => *journal = Some(Journal::write(directory, netns_inode, steps)?),
+        None => *journal = Some(Journal::write(&directory, netns_inode, steps)?),
     }
     Ok(())
 }

@@ -128,6 +128,16 @@ impl View {
         permission::check_undo(self.stale.iter().map(|one| &one.step))
     }
 
+    /// Returns the ifindexes of the devices that the policy or an earlier apply concerns.
+    pub(crate) fn devices(&self) -> BTreeSet<u32> {
+        let stale = self.stale.iter().map(Stale::device);
+        let names = self.differences.iter().map(|(name, _)| name.as_str()).chain(stale);
+        names
+            .chain(self.waiting.iter().map(String::as_str))
+            .filter_map(|name| Some(self.snapshot.device(name)?.device.ifindex))
+            .collect()
+    }
+
     /// Returns the devices with settings to be restored.
     pub(crate) fn stale_devices(&self) -> BTreeSet<String> {
         self.stale.iter().map(|one| one.device().to_owned()).collect()

@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use abey_linux::monitor::Monitor;
+use abey_linux::monitor::{Event, Monitor};
 use abey_policy::Policy;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::ReconcileError;
 use crate::outcome::Outcome;
+use crate::pace::{BURST, Pace, Remarks};
 use crate::policy_files::PolicyFiles;
 use crate::reconciler::Reconciler;
 use crate::view::{View, waits};
@@ -21,9 +22,6 @@ use crate::view::{View, waits};
 /// The period of reading the settings of all NAPI instances. With 64 instances this takes 0.02 % of a CPU, and reading
 /// everything every 5 s takes 0.11 % more (measured on the test machine, release build).
 const NAPI_PERIOD: Duration = Duration::from_secs(1);
-
-/// The minimum time between two passes, in which a burst of events is collected.
-const BURST: Duration = Duration::from_millis(20);
 
 /// The delay before trying again after a failure: the first one, and the maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
@@ -81,7 +79,12 @@ pub fn watch(
         context,
         ready: false,
         failures: BTreeMap::new(),
-        reported: BTreeSet::new(),
+        remarks: Remarks::default(),
+        programs: BTreeSet::new(),
+        devices: BTreeSet::new(),
+        pace: Pace::new(),
+        found_work: false,
+        compares_for_events: false,
         backoff: None,
     };
     watch.check()?;
@@ -91,6 +94,9 @@ pub fn watch(
         // Changes of NAPI settings after this are found by comparing with it.
         let instances = watch.reconciler.instances();
         watch.pass()?;
+        if std::mem::take(&mut watch.compares_for_events) {
+            watch.pace.compared(watch.found_work);
+        }
         let delay = watch.backoff.unwrap_or(period);
         match watch.wait(&mut monitor, began, delay, &instances)? {
             Some(Request::Reload) => watch.reload(files),
@@ -110,8 +116,16 @@ struct Watch<'a> {
     ready: bool,
     /// The present failures by device, each of which is reported once.
     failures: BTreeMap<String, String>,
-    /// The remarks that were reported.
-    reported: BTreeSet<String>,
+    remarks: Remarks,
+    /// The states of the processes of programs at the last comparison, which were reported.
+    programs: BTreeSet<String>,
+    /// The devices of the policy at the last comparison, by ifindex.
+    devices: BTreeSet<u32>,
+    pace: Pace,
+    /// Whether the last comparison found something to repair.
+    found_work: bool,
+    /// Whether notifications cause the next comparison.
+    compares_for_events: bool,
     /// The delay before trying again what failed.
     backoff: Option<Duration>,
 }
@@ -128,6 +142,7 @@ impl Watch<'_> {
     /// Compares once and makes all repairs. Fails only if a report cannot be written.
     fn pass(&mut self) -> Result<(), ReconcileError> {
         let mut failures = BTreeMap::new();
+        self.found_work = false;
         match self.reconciler.view(&self.policy) {
             Ok(view) => self.repair(&view, &mut failures)?,
             Err(error) => _ = failures.insert(String::new(), error.to_string()),
@@ -147,12 +162,14 @@ impl Watch<'_> {
 
     fn repair(&mut self, view: &View, failures: &mut BTreeMap<String, String>) -> Result<(), ReconcileError> {
         let mut complete = true;
+        self.devices = view.devices();
         for (device, error) in &view.desired.wrong {
             failures.insert(device.clone(), error.to_string());
         }
         let mut different = view.stale_devices();
         let with_actions = view.differences.iter().filter(|(_, difference)| self.reconciler.has_actions(difference));
         different.extend(with_actions.map(|(device, _)| device.clone()));
+        self.found_work |= !different.is_empty();
         for device in different {
             match self.reconciler.repair(&self.policy, &device) {
                 Ok(outcome) => {
@@ -189,6 +206,7 @@ impl Watch<'_> {
 
     fn repair_programs(&mut self, view: &View, failures: &mut BTreeMap<String, String>) -> Result<(), ReconcileError> {
         let repaired = self.reconciler.programs(view).and_then(|programs| {
+            self.found_work |= !programs.is_done();
             let outcome = match programs.is_done() {
                 true => Outcome::default(),
                 false => self.reconciler.repair_programs(&self.policy, &programs)?,
@@ -197,7 +215,10 @@ impl Watch<'_> {
         });
         match repaired {
             Ok((running, outcome)) => {
-                running.iter().for_each(|state| self.note_once(&state.to_string()));
+                // Only those of now: process IDs come and go.
+                let now: BTreeSet<String> = running.iter().map(ToString::to_string).collect();
+                now.difference(&self.programs).for_each(|state| self.context.note(state));
+                self.programs = now;
                 outcome.notes.iter().for_each(|note| self.note_once(note));
                 self.context.repaired(None, &outcome)?;
             }
@@ -212,7 +233,8 @@ impl Watch<'_> {
                 self.policy = policy;
                 self.reconciler.reset();
                 self.failures.clear();
-                self.reported.clear();
+                self.remarks.clear();
+                self.programs.clear();
             }
             Err(error) => self.context.note(&format!("{error}; the previous policy stays in force")),
         }
@@ -220,13 +242,13 @@ impl Watch<'_> {
 
     /// Reports a remark that is no failure, once.
     fn note_once(&mut self, text: &str) {
-        if self.reported.insert(text.to_owned()) {
+        if self.remarks.is_new(text) {
             self.context.note(text);
         }
     }
 
-    /// Waits for an event, a request, a change of NAPI settings or the end of `delay`, and then until the burst of events
-    /// is over.
+    /// Waits for an event, a request, a change of NAPI settings or the end of `delay`, and then until the next comparison is
+    /// due.
     fn wait(
         &mut self,
         monitor: &mut Monitor,
@@ -234,22 +256,31 @@ impl Watch<'_> {
         delay: Duration,
         instances: &[abey_linux::napi::Napi],
     ) -> Result<Option<Request>, ReconcileError> {
-        let due = began.checked_add(delay);
+        let retry_at = began.checked_add(delay);
         let mut check_napis = Instant::now() + NAPI_PERIOD;
+        let mut compare_at: Option<Instant> = None;
         loop {
-            let requests = PollFd::new(self.context.request_fd(), PollFlags::POLLIN);
-            let mut watched = [PollFd::new(monitor.as_fd(), PollFlags::POLLIN), requests];
-            let until = due.map_or(check_napis, |due| due.min(check_napis));
-            let ready = poll(&mut watched, timeout_until(until)).unwrap_or(0);
+            let until = retry_at.into_iter().chain(compare_at).fold(check_napis, Instant::min);
+            self.sleep(Some(monitor), until);
             if let Some(request) = self.context.next_request() {
                 return Ok(Some(request));
             }
-            if !monitor.events()?.is_empty() {
-                break;
-            }
-            let now = Instant::now();
-            if ready == 0 && due.is_some_and(|due| now >= due) {
+            let (events, now) = (monitor.events()?, Instant::now());
+            if !events.is_empty() {
+                let is_urgent = events.iter().any(|event| self.concerns_policy(event));
+                let at = began + self.pace.due(now.saturating_duration_since(began), is_urgent);
+                let at = compare_at.map_or(at, |earlier| earlier.min(at));
+                compare_at = Some(at);
+                // The rest of the burst, which would wake this process one by one.
+                self.sleep(None, at.min(now + BURST));
+            } else if retry_at.is_some_and(|at| now >= at) {
                 return Ok(None);
+            }
+            if compare_at.is_some_and(|at| Instant::now() >= at) {
+                // The comparison that follows includes these events.
+                monitor.events()?;
+                self.compares_for_events = true;
+                return Ok(self.context.next_request());
             }
             if now >= check_napis {
                 if self.reconciler.instances() != instances {
@@ -258,14 +289,21 @@ impl Watch<'_> {
                 check_napis = now + NAPI_PERIOD;
             }
         }
-        let burst_end = began + BURST;
-        if Instant::now() < burst_end {
-            let requests = PollFd::new(self.context.request_fd(), PollFlags::POLLIN);
-            let _ = poll(&mut [requests], timeout_until(burst_end));
+    }
+
+    /// Sleeps until a request or, with a monitor, a notification arrives, or until a time.
+    fn sleep(&self, monitor: Option<&Monitor>, until: Instant) {
+        let mut watched = vec![PollFd::new(self.context.request_fd(), PollFlags::POLLIN)];
+        watched.extend(monitor.map(|monitor| PollFd::new(monitor.as_fd(), PollFlags::POLLIN)));
+        let _ = poll(&mut watched, timeout_until(until));
+    }
+
+    /// Whether a notification is about a device of the policy. Those that were lost may have been.
+    fn concerns_policy(&self, event: &Event) -> bool {
+        match event {
+            Event::Changed { ifindex, .. } => self.devices.contains(ifindex),
+            _ => false,
         }
-        // The comparison that follows includes these events.
-        monitor.events()?;
-        Ok(self.context.next_request())
     }
 }
 

@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Barrier;
 use std::thread;
@@ -14,7 +15,9 @@ use abey_linux::napi::{NapiChange, napi, napis, set_napi};
 use abey_linux::netlink::Netlink;
 use abey_linux::netns::NetNs;
 use abey_linux::probe::{NapiCapabilities, napi_capabilities};
-use abey_reconcile::{Applied, ApplyError, Plan, Restored, Step, Target, Transaction, restore_abandoned};
+use abey_reconcile::{
+    Applied, ApplyError, Plan, RUNTIME_UNITS, Restored, Step, Target, Transaction, restore_abandoned,
+};
 use abey_testbed::spawn::SpawnExt;
 use common::pair;
 
@@ -179,7 +182,7 @@ fn only_journals_of_ended_processes_are_restored() {
     let Some(test_bed) = TestBed::new(1) else { return };
     let before = test_bed.settings();
     let applied = test_bed.apply(&Target::Device, "suspend50").expect("apply");
-    assert_eq!(restore_abandoned(test_bed.journals.path()).expect("nothing to do"), []);
+    assert_eq!(restore_abandoned(test_bed.journals.path(), Path::new(RUNTIME_UNITS)).expect("nothing to do"), []);
 
     // A killed process leaves its journal and its settings.
     std::mem::forget(applied);
@@ -191,7 +194,7 @@ fn only_journals_of_ended_processes_are_restored() {
 
     // A namespace without a name is found through a process in it.
     let mut resident = Command::new("sleep").arg("60").in_netns(&test_bed.netns).spawn().expect("sleep");
-    let restored = restore_abandoned(test_bed.journals.path());
+    let restored = restore_abandoned(test_bed.journals.path(), Path::new(RUNTIME_UNITS));
     resident.kill().and_then(|()| resident.wait()).expect("end");
     let restored = restored.expect("restore");
     assert!(matches!(restored[..], [Restored::Back(_)]), "{restored:?}");
@@ -203,11 +206,17 @@ fn only_journals_of_ended_processes_are_restored() {
 fn a_truncated_journal_is_removed_and_another_file_is_an_error() {
     let directory = tempfile::tempdir().expect("directory");
     fs::write(directory.path().join("1-0.json"), "{\"pid\": 1,").expect("write");
-    assert_eq!(restore_abandoned(directory.path()).expect("cut off before anything changed"), []);
+    assert_eq!(
+        restore_abandoned(directory.path(), Path::new(RUNTIME_UNITS)).expect("cut off before anything changed"),
+        []
+    );
     fs::write(directory.path().join("1-1.json"), "[]").expect("write");
-    let error = restore_abandoned(directory.path()).expect_err("not a journal").to_string();
+    let error = restore_abandoned(directory.path(), Path::new(RUNTIME_UNITS)).expect_err("not a journal").to_string();
     assert!(error.contains("1-1.json"), "{error}");
-    assert_eq!(restore_abandoned(&directory.path().join("none")).expect("no journals at all"), []);
+    assert_eq!(
+        restore_abandoned(&directory.path().join("none"), Path::new(RUNTIME_UNITS)).expect("no journals at all"),
+        []
+    );
 }
 
 #[test]

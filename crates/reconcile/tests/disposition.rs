@@ -3,6 +3,8 @@
 #[path = "../../policy/tests/common/mod.rs"]
 mod common;
 
+use std::path::Path;
+
 use abey_delivery::PollContext;
 use abey_linux::device::DeviceId;
 use abey_linux::ethtool::{ChannelCounts, FlowProtocol, FlowRule, FlowTarget, PortFlow, RssContext};
@@ -12,7 +14,7 @@ use abey_reconcile::setting::{
     Assignment, ChannelsEdit, ContextCreated, IrqAffinity, NapiEdit, NapiThread, Ntuple, RssTable, RuleDeleted,
     RuleInserted, Xps,
 };
-use abey_reconcile::{AppliedState, AppliedStep, Disposition, Step, dispositions};
+use abey_reconcile::{AppliedState, AppliedStep, Disposition, RUNTIME_UNITS, Step, dispositions};
 use common::{desired, list, machine, nic};
 
 const HTTP: PortFlow = PortFlow { protocol: FlowProtocol::Tcp4, port: 80 };
@@ -203,10 +205,10 @@ fn repeated_changes_keep_the_value_before_the_first() {
         Step::from(Assignment { setting: Xps { device: device(), queue: 1 }, before: list("2"), after: list(after) })
     };
     let record = |steps: &[Step]| {
-        let mut applied_state = AppliedState::open(place.path(), 1).expect("opened");
+        let mut applied_state = AppliedState::open(place.path(), Path::new(RUNTIME_UNITS), 1).expect("opened");
         applied_state.record(steps, &machine);
         applied_state.save().expect("written");
-        AppliedState::read(place.path(), 1)
+        AppliedState::read(place.path(), Path::new(RUNTIME_UNITS), 1)
             .expect("readable")
             .into_iter()
             .map(|applied| applied.step)
@@ -222,14 +224,14 @@ fn repeated_changes_keep_the_value_before_the_first() {
     assert_eq!(second, [deleted(theirs.clone()), xps("3"), inserted(next.clone(), vec![])]);
     // Back at the first values nothing is kept, and the file is removed.
     assert_eq!(record(&[deleted(next.at(9)), inserted(theirs, vec![]), with("")]), []);
-    drop(AppliedState::open(place.path(), 1).expect("opened"));
+    drop(AppliedState::open(place.path(), Path::new(RUNTIME_UNITS), 1).expect("opened"));
     assert_eq!(std::fs::read_dir(place.path()).expect("directory").count(), 0);
 }
 
 #[test]
 fn settings_of_a_queue_move_to_its_new_instance() {
     let place = tempfile::tempdir().expect("directory");
-    let mut applied_state = AppliedState::open(place.path(), 1).expect("opened");
+    let mut applied_state = AppliedState::open(place.path(), Path::new(RUNTIME_UNITS), 1).expect("opened");
     let step = |id: u32, before: u32, after: u32| {
         let json = format!(
             r#"{{"napi": {{"id": {id}, "device": "eth0", "change": {{"defer_hard_irqs": {after}}}, "before": {{

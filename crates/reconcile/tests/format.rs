@@ -1,13 +1,25 @@
 //! Journals and state files of the version before settings had a type for each kind: they are read, and written again
 //! byte for byte.
 
-use std::fs;
+mod hostile;
+mod random;
+mod targets;
 
-use abey_reconcile::{AppliedState, Restored, Step, restore_abandoned};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use abey_reconcile::{AppliedState, RUNTIME_UNITS, Restored, Step, restore_abandoned};
 use serde_json::{Value, from_value, to_value};
 
 const JOURNAL: &str = include_str!("samples/journal-sample.json");
 const STATE: &str = include_str!("samples/state-sample.state");
+
+/// Writes a file as Abey does, whatever the umask.
+fn write(path: &Path, bytes: &[u8]) {
+    fs::write(path, bytes).expect("written");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("mode");
+}
 
 #[test]
 fn a_journal_of_an_older_version_is_read_and_its_steps_serialise_to_the_same() {
@@ -24,8 +36,8 @@ fn a_journal_of_an_older_version_is_restored() {
     let directory = tempfile::tempdir().expect("directory");
     let mut journal: Value = serde_json::from_str(JOURNAL).expect("JSON");
     (journal["pid"], journal["netns_inode"]) = (4_194_304.into(), 1.into());
-    fs::write(directory.path().join("4194304-0.json"), journal.to_string()).expect("written");
-    let restored = restore_abandoned(directory.path()).expect("restored");
+    write(&directory.path().join("4194304-0.json"), journal.to_string().as_bytes());
+    let restored = restore_abandoned(directory.path(), Path::new(RUNTIME_UNITS)).expect("restored");
     let steps = journal["steps"].as_array().expect("a list");
     assert_eq!(restored.len(), steps.len());
     assert!(restored.iter().all(|one| matches!(one, Restored::Missing(_))), "{restored:?}");
@@ -35,8 +47,8 @@ fn a_journal_of_an_older_version_is_restored() {
 fn a_state_file_of_an_older_version_is_written_again_byte_for_byte() {
     let directory = tempfile::tempdir().expect("directory");
     let path = directory.path().join("applied-7.state");
-    fs::write(&path, STATE).expect("written");
-    let mut state = AppliedState::open(directory.path(), 7).expect("readable");
+    write(&path, STATE.as_bytes());
+    let mut state = AppliedState::open(directory.path(), Path::new(RUNTIME_UNITS), 7).expect("readable");
     let kinds: std::collections::BTreeSet<String> = state
         .entries()
         .iter()
@@ -49,4 +61,14 @@ fn a_state_file_of_an_older_version_is_written_again_byte_for_byte() {
     let written = fs::read_to_string(&path).expect("readable");
     let steps = |text: &str| text[text.find("\"kept\"").expect("a list")..].to_owned();
     assert_eq!(steps(&written), steps(STATE));
+}
+
+#[test]
+fn arbitrary_journals_change_nothing_outside_their_directories() {
+    random::fuzz("journal", targets::journal);
+}
+
+#[test]
+fn arbitrary_states_change_nothing_outside_their_directory() {
+    random::fuzz("state", targets::state);
 }

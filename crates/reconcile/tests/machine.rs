@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use abey_delivery::Mode;
@@ -15,7 +16,7 @@ use abey_linux::machine::{Cause, DeviceState, Feature, Link, MachineError, Snaps
 use abey_linux::napi::NapiChange;
 use abey_linux::netns::NetNs;
 use abey_policy::Change;
-use abey_reconcile::{Plan, Restored, Step, Target, Transaction, restore_abandoned, steps_for};
+use abey_reconcile::{Plan, RUNTIME_UNITS, Restored, Step, Target, Transaction, restore_abandoned, steps_for};
 use abey_testbed::spawn::SpawnExt;
 use common::pair;
 
@@ -187,7 +188,7 @@ fn the_changes_of_a_killed_process_are_undone_from_its_journal() {
     let dead = live.replace(&format!("\"pid\": {}", std::process::id()), "\"pid\": 4194304");
     fs::write(&path, dead).expect("write");
     let mut resident = Command::new("sleep").arg("60").in_netns(&test_bed.netns).spawn().expect("sleep");
-    let restored = restore_abandoned(journals.path());
+    let restored = restore_abandoned(journals.path(), Path::new(RUNTIME_UNITS));
     resident.kill().and_then(|()| resident.wait()).expect("end");
     let restored = restored.expect("restore");
     assert!(matches!(restored[..], [Restored::Back(Step::Xps(_)), Restored::Back(Step::Channels(_))]), "{restored:?}");

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use abey_datapath::control::{self, Change, Client, ControlError};
 use abey_linux::process::{self, EpollNote, ProcessError};
-use abey_reconcile::{JournalError, restore_abandoned};
+use abey_reconcile::{JournalError, RUNTIME_UNITS, restore_abandoned};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, setsid};
 use serde::{Deserialize, Serialize};
@@ -214,7 +214,7 @@ impl Duties {
         end(&self.processes);
         let epolls: Vec<ProcessError> = self.epolls.iter().filter_map(|note| note.put_back().err()).collect();
         let datapath = self.datapath.map_or(Ok(()), |(pid, changes)| restore_datapath(pid, &changes));
-        restore_abandoned(journals)?;
+        restore_abandoned(journals, Path::new(RUNTIME_UNITS))?;
         datapath?;
         epolls.into_iter().next().map_or(Ok(()), |error| Err(error.into()))
     }

@@ -332,6 +332,8 @@ fn a_program_gets_its_cpus_and_a_unit_its_drop_in() {
     let dry = apply(&testbed, &[&file, "--units", units, "--dry-run"]);
     assert!(dry.assert_status(0).out.contains("abey-test.service: drop-in none"), "{dry:?}");
     assert!(!drop_in.exists());
+    let nowhere = apply(&testbed, &[&file, "--units", "/nowhere"]);
+    nowhere.assert_refused(3, &["abey-test.service", "systemd"]);
     let done = apply(&testbed, &[&file, "--units", units]);
     let said = format!("(pid {}) runs without libabey.so", sleeper.pid());
     assert!(done.assert_status(0).errors.contains(&said), "{done:?}");
@@ -342,7 +344,5 @@ fn a_program_gets_its_cpus_and_a_unit_its_drop_in() {
         assert!(text.contains(&line), "no `{line}` in {text}");
     }
     assert_eq!(apply(&testbed, &[&file, "--units", units]).assert_status(0).out, "nothing to change\n");
-    let nowhere = apply(&testbed, &[&file, "--units", "/nowhere"]);
-    nowhere.assert_refused(3, &["abey-test.service", "systemd"]);
     sleeper.signal(Signal::SIGTERM);
 }

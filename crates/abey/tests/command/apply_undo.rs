@@ -259,13 +259,16 @@ fn programs_get_their_cpus_back_and_units_lose_their_drop_ins() {
     let programs = Programs::new(fixture.place.path(), 2);
     let before = programs.cpus();
     fs::create_dir(programs.drop_in.parent().expect("a directory")).expect("made");
-    fs::write(&programs.drop_in, "[Service]\nNice=1\n").expect("written");
+    fs::write(&programs.drop_in, "# of an earlier policy\n[Service]\nEnvironment=ABEY_EPOLL=0,8,0\n").expect("written");
     fixture.apply(&[&fixture.write(&programs.text), "--units", &programs.units]).assert_status(0);
     assert_ne!(programs.cpus(), before);
     let first = fixture.apply(&[&fixture.write(""), "--units", &programs.units]);
     assert_put_back(&first, 3);
     assert_eq!(programs.cpus(), before);
-    assert_eq!(fs::read_to_string(&programs.drop_in).expect("there"), "[Service]\nNice=1\n");
+    assert_eq!(
+        fs::read_to_string(&programs.drop_in).expect("there"),
+        "# of an earlier policy\n[Service]\nEnvironment=ABEY_EPOLL=0,8,0\n"
+    );
     assert_eq!(fixture.files(), Vec::<PathBuf>::new());
 }
 
@@ -281,7 +284,7 @@ fn a_killed_apply_of_programs_is_restored_from_the_journal() {
         fixture.apply(&["--undo", "--units", &programs.units]).assert_status(0);
     });
     assert!(programs.drop_in.exists());
-    let restored = finish(fixture.testbed.abey("set", &["--restore"]));
+    let restored = finish(fixture.testbed.abey("set", &["--restore", "--units", &programs.units]));
     assert!(restored.assert_status(0).out.contains("drop-in"), "{restored:?}");
     assert_eq!(programs.cpus(), before);
     assert!(!programs.drop_in.parent().expect("a directory").exists());

@@ -16,6 +16,7 @@ mod engagement;
 mod exporter;
 mod load;
 mod load_protocols;
+mod locks;
 mod messages;
 mod nic;
 mod packaging;

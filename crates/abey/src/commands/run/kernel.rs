@@ -9,7 +9,7 @@ use abey_delivery::Mode;
 use abey_linux::device::Device;
 use abey_linux::engagement::Needs;
 use abey_linux::library::{LibraryConfig, Steering};
-use abey_reconcile::{Target, restore_abandoned};
+use abey_reconcile::{RUNTIME_UNITS, Target, restore_abandoned};
 use abey_supervise::broker::Claim;
 use abey_supervise::devices::{ListenWait, devices_of};
 use abey_supervise::guard::Guard;
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let mut run = Run { args, name: wanted.name, settings, named, judge };
 
     // Otherwise what a killed Abey left would be restored as the state before this run.
-    if !restore_abandoned(&args.journals)?.is_empty() {
+    if !restore_abandoned(&args.journals, Path::new(RUNTIME_UNITS))?.is_empty() {
         eprintln!("abey: put back the settings of an abey that was killed");
     }
     let signals = catch_forwarded()?;

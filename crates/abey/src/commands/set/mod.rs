@@ -11,7 +11,9 @@ use abey_linux::device::{Device, device_named, devices};
 use abey_linux::kernel::NetnsHandle;
 use abey_linux::napi::napi;
 use abey_linux::probe::napi_capabilities;
-use abey_reconcile::{JOURNAL_DIRECTORY, Plan, Restored, SettingChange, Step, Target, restore_abandoned};
+use abey_reconcile::{
+    JOURNAL_DIRECTORY, Plan, RUNTIME_UNITS, Restored, SettingChange, Step, Target, restore_abandoned,
+};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
@@ -51,6 +53,9 @@ pub(crate) struct Args {
     /// The directory of journals
     #[arg(long, hide = true, default_value = JOURNAL_DIRECTORY)]
     journals: PathBuf,
+    /// The directory of drop-ins of units
+    #[arg(long, hide = true, default_value = RUNTIME_UNITS)]
+    units: PathBuf,
 }
 
 /// The settings, of which at least one is required.
@@ -204,7 +209,7 @@ struct RestoredRow {
 }
 
 fn restore(args: &Args) -> Result<ExitCode, Failure> {
-    let restored = restore_abandoned(&args.journals)?;
+    let restored = restore_abandoned(&args.journals, &args.units)?;
     let rows: Vec<RestoredRow> = restored
         .iter()
         .flat_map(|restored| {

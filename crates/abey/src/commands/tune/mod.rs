@@ -2,12 +2,12 @@
 
 mod goal;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use abey_delivery::{Family, Nanos};
 use abey_linux::cpu::CpuList;
-use abey_reconcile::{JOURNAL_DIRECTORY, PolicyFiles, Target, restore_abandoned};
+use abey_reconcile::{JOURNAL_DIRECTORY, PolicyFiles, RUNTIME_UNITS, Target, restore_abandoned};
 use abey_tune::Goal;
 use abey_tuner::TuneError;
 use abey_tuner::datapath::DatapathTarget;
@@ -155,7 +155,7 @@ fn tune_kernel(
     groups: impl FnOnce(&SharedHost) -> Result<Vec<Group>, Failure>,
 ) -> Result<ExitCode, Failure> {
     let signals = signals::catch_with_hangup()?;
-    if !args.dry_run && !restore_abandoned(&args.journals)?.is_empty() {
+    if !args.dry_run && !restore_abandoned(&args.journals, Path::new(RUNTIME_UNITS))?.is_empty() {
         eprintln!("abey: restored the settings that a killed abey had left");
     }
     // The groups share the host: the last one that ends restores its settings.

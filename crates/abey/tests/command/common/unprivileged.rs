@@ -33,7 +33,7 @@ impl UnprivilegedUser {
         put(&library(), FILE_NAME);
         let journals = directory.path().join("journals");
         fs::create_dir(&journals).expect("directory");
-        fs::set_permissions(&journals, fs::Permissions::from_mode(0o777)).expect("permissions");
+        std::os::unix::fs::chown(&journals, Some(65534), Some(65534)).expect("the user's own");
         Some(Self { directory })
     }
 

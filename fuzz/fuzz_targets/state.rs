@@ -1,0 +1,10 @@
+//! An arbitrary applied state is refused, or read and written again.
+#![no_main]
+
+#[path = "../../crates/reconcile/tests/targets/mod.rs"]
+#[expect(dead_code, reason = "it has the other target as well")]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    targets::state(data);
+});
