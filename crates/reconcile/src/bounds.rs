@@ -120,8 +120,8 @@ impl Bounds<'_> {
     }
 }
 
-/// Whether no other user can replace what this path names. What does not exist is replaced by nobody but the owner of the
-/// directory, which is checked as well.
+/// Whether no other user can replace what this path names. A path that does not exist yet is created by the owner of
+/// its directory, which is checked as well.
 fn is_safe(path: &Path) -> bool {
     const STICKY: u32 = 0o1000;
     fs::metadata(path).is_err()

@@ -1,7 +1,7 @@
 //! The directory of journals and applied states, whose files are carried out as root.
 //!
 //! It is opened once and its files are opened relative to the descriptor, without following links. The directory and each
-//! file must belong to root or to the user of this process, and nobody else may be able to write to them. The directory has
+//! file must belong to root or to the user of this process, and no other user may be able to write to them. The directory has
 //! the mode 0700 and its files 0600: another user can neither read them nor take the lock.
 
 use std::ffi::{OsStr, OsString};

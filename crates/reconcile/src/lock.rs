@@ -49,7 +49,8 @@ impl<'a> Lock<'a> {
 
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
-        // Removed while it is still locked: whoever waits for it finds that it has no name any more, and creates another.
+        // Removed while it is still locked: a process that waits for it finds that it has no name any more, and
+        // creates another.
         let name = OsStr::new(LOCK);
         if self.directory.has(name, &self.file) {
             let _ = self.directory.remove(name);

@@ -15,7 +15,7 @@ const SAMPLES: [&str; 3] = [
 ];
 
 /// Parses a policy: `data` is the file, or, after a first byte below 128, changes of a valid one.
-pub fn policy(data: &[u8]) {
+pub(crate) fn policy(data: &[u8]) {
     let text = text_of(data);
     if let Err(error) = Policy::parse(NAME, &text) {
         check(&error.to_string());
@@ -26,7 +26,7 @@ pub fn policy(data: &[u8]) {
 }
 
 /// Parses a settings file: `data` as for [`policy`].
-pub fn settings(data: &[u8]) {
+pub(crate) fn settings(data: &[u8]) {
     if let Err(error) = SettingsFile::parse(NAME, &text_of(data)) {
         check(&error.to_string());
     }

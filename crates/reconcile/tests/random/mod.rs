@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-pub fn fuzz(name: &str, target: impl Fn(&[u8])) {
+pub(crate) fn fuzz(name: &str, target: impl Fn(&[u8])) {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     let kept = ["seeds", "found"].map(|kind| fuzz.join(kind).join(name));
     let mut count = 0;

@@ -89,7 +89,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 /// Restores from a journal: `data` is the file, or, after a first byte below 128, changes of a valid one.
-pub fn journal(data: &[u8]) {
+pub(crate) fn journal(data: &[u8]) {
     let place = Place::new();
     let file = match data.split_first() {
         Some((first, rest)) if *first < 128 => mutated(&journal_of(&place), rest, &place),
@@ -105,7 +105,7 @@ pub fn journal(data: &[u8]) {
 }
 
 /// Reads and rewrites an applied state: `data` as for [`journal`].
-pub fn state(data: &[u8]) {
+pub(crate) fn state(data: &[u8]) {
     let place = Place::new();
     let file = match data.split_first() {
         Some((first, rest)) if *first < 128 => {
