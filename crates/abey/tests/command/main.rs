@@ -25,6 +25,7 @@ mod run;
 mod run_by_number;
 mod run_datapath;
 mod run_forks;
+mod run_inherited;
 mod run_killed;
 mod run_prefork;
 mod run_programs;

@@ -41,8 +41,9 @@
 //! # Listeners and UDP sockets
 //!
 //! A listener needs no hand-over: the program's kernel socket listens too, and while the datapath's backlog is full, new
-//! connections go there ([`crate::TcpListener::set_backlog`]). A UDP socket has no state but its queue: its port is passed to
-//! the kernel ([`crate::UdpSocket::hand_over`]).
+//! connections go there ([`crate::TcpListener::set_limit`]). Another process that shares it asks for the connections that wait
+//! here already ([`HandOverAddress::ask`]). A UDP socket has no state but its queue: its port is passed to the kernel
+//! ([`crate::UdpSocket::hand_over`]).
 //!
 //! # Requests of other processes
 //!
@@ -63,7 +64,7 @@ use serde::{Deserialize, Serialize};
 use slotmap::{Key, KeyData};
 
 pub(crate) use self::pump::Pumps;
-pub use self::server::{HandOverAddress, HandOverServer};
+pub use self::server::{HandOverAddress, HandOverServer, Question, Responder};
 use crate::host::Host;
 use crate::shard::{Shard, SocketKey};
 

@@ -1,4 +1,4 @@
-//! Requests of other processes to hand a connection over.
+//! Requests of other processes to hand a connection over, and those that the runtime's owner answers ([`Responder`]).
 //!
 //! A request is one JSON value in a datagram of a sequenced-packet Unix socket, with the descriptor of the kernel socket, and
 //! so is the answer. The listening socket has an abstract name in the runtime's network namespace, which a process may use
@@ -39,11 +39,33 @@ pub struct HandOverAddress {
     token: u128,
 }
 
+/// Answers the requests of [`HandOverAddress::ask`], for the owner of the runtime: about listeners, UDP sockets and epoll
+/// instances, of which this crate does not know who has them. Runs in the server's thread. A descriptor comes with the
+/// request, and may go with the answer. An error of the kind would-block is passed on as such.
+pub type Responder = fn(Question, Option<OwnedFd>) -> io::Result<Option<OwnedFd>>;
+
+/// A question that a [`Responder`] answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
+    /// What is asked; the owner numbers them.
+    pub kind: u32,
+    /// The name of the object, in the owner's words.
+    pub object: u64,
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
     token: u128,
-    connection: ConnectionKey,
+    about: About,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum About {
+    Connection(ConnectionKey),
+    Owner(Question),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -55,6 +77,9 @@ enum Answer {
     Pump,
     /// The handshake is not over.
     NotEstablished,
+    /// The owner has answered, with the descriptor, if there is one.
+    Done,
+    WouldBlock,
     /// It is not possible: the reason.
     Refused(String),
 }
@@ -68,7 +93,7 @@ impl HandOverAddress {
     pub fn request(&self, connection: ConnectionKey, socket: BorrowedFd<'_>) -> io::Result<HandedOver> {
         let end = Instant::now() + ANSWER_LIMIT;
         loop {
-            match self.request_once(connection, socket)? {
+            match self.request_once(About::Connection(connection), socket)? {
                 (Answer::Kernel, _) => return Ok(HandedOver::Kernel),
                 (Answer::Pump, descriptor) => {
                     return descriptor.map(HandedOver::Pump).ok_or_else(|| io::ErrorKind::InvalidData.into());
@@ -76,15 +101,29 @@ impl HandOverAddress {
                 (Answer::NotEstablished, _) if Instant::now() < end => std::thread::sleep(RETRY),
                 (Answer::NotEstablished, _) => return Err(io::Error::other(HandOverError::NotEstablished)),
                 (Answer::Refused(reason), _) => return Err(io::Error::other(reason)),
+                (Answer::Done | Answer::WouldBlock, _) => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
     }
 
-    fn request_once(&self, connection: ConnectionKey, socket: BorrowedFd<'_>) -> io::Result<(Answer, Option<OwnedFd>)> {
+    /// Asks the owner of the runtime, whose [`Responder`] answers, and waits for ten seconds at most.
+    ///
+    /// # Errors
+    /// The process has ended, has no responder, or the responder's error.
+    pub fn ask(&self, question: Question, descriptor: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+        match self.request_once(About::Owner(question), descriptor)? {
+            (Answer::Done, descriptor) => Ok(descriptor),
+            (Answer::WouldBlock, _) => Err(io::ErrorKind::WouldBlock.into()),
+            (Answer::Refused(reason), _) => Err(io::Error::other(reason)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn request_once(&self, about: About, socket: BorrowedFd<'_>) -> io::Result<(Answer, Option<OwnedFd>)> {
         let server = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         sockopt::set_socket_timeout(&server, sockopt::Timeout::Recv, Some(ANSWER_LIMIT))?;
         connect(&server, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)?;
-        let request = Request { token: self.token, connection };
+        let request = Request { token: self.token, about };
         message::send(&server, &to_bytes(&request), &[socket])?;
         let (answer, descriptors) = loop {
             match message::receive(&server, RecvFlags::empty()) {
@@ -112,7 +151,7 @@ pub struct HandOverServer {
 
 impl HandOverServer {
     /// Starts the server in the network namespace of the calling thread.
-    pub(crate) fn start(host: &Arc<Host>, threads: &Arc<Threads>) -> io::Result<Self> {
+    pub(crate) fn start(host: &Arc<Host>, threads: &Arc<Threads>, responder: Option<Responder>) -> io::Result<Self> {
         let token = random()?;
         let address =
             HandOverAddress { name: format!("abey-handover/{}/{:016x}", std::process::id(), random()? as u64), token };
@@ -124,7 +163,7 @@ impl HandOverServer {
         let (host, threads) = (host.clone(), threads.clone());
         let thread = std::thread::Builder::new().name("abey-handover".to_owned()).spawn(move || {
             threads.register(ThreadRole::HandOver);
-            run(&listener, &stopped, &host, token);
+            run(&listener, &stopped, &Family { host, token, responder });
             threads.unregister();
         })?;
         Ok(Self { address, stop: Some(stop), thread: Some(thread) })
@@ -152,8 +191,15 @@ fn random() -> io::Result<u128> {
     Ok(u128::from_ne_bytes(bytes))
 }
 
+/// What the server needs for an answer.
+struct Family {
+    host: Arc<Host>,
+    token: u128,
+    responder: Option<Responder>,
+}
+
 /// Serves requests until `stopped` is closed.
-fn run(listener: &OwnedFd, stopped: &UnixStream, host: &Arc<Host>, token: u128) {
+fn run(listener: &OwnedFd, stopped: &UnixStream, family: &Family) {
     loop {
         let mut descriptors = [PollFd::new(stopped, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
         if poll(&mut descriptors, None).is_err() {
@@ -164,26 +210,42 @@ fn run(listener: &OwnedFd, stopped: &UnixStream, host: &Arc<Host>, token: u128) 
         }
         if let Ok(client) = accept_with(listener, SocketFlags::CLOEXEC) {
             // A process that has ended needs no answer.
-            let _ = serve(&client, host, token);
+            let _ = family.serve(&client);
         }
     }
 }
 
-/// Answers one request.
-fn serve(client: &OwnedFd, host: &Arc<Host>, token: u128) -> io::Result<()> {
-    sockopt::set_socket_timeout(client, sockopt::Timeout::Recv, Some(REQUEST_LIMIT))?;
-    let (request, descriptors) = message::receive(client, RecvFlags::empty())?;
-    let request: Request = serde_json::from_slice(&request).map_err(|_| io::ErrorKind::InvalidData)?;
-    if request.token != token {
-        return Err(io::ErrorKind::PermissionDenied.into());
+impl Family {
+    /// Answers one request.
+    fn serve(&self, client: &OwnedFd) -> io::Result<()> {
+        sockopt::set_socket_timeout(client, sockopt::Timeout::Recv, Some(REQUEST_LIMIT))?;
+        let (request, descriptors) = message::receive(client, RecvFlags::empty())?;
+        let request: Request = serde_json::from_slice(&request).map_err(|_| io::ErrorKind::InvalidData)?;
+        if request.token != self.token {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let (answer, end) = self.answer(request.about, descriptors.into_iter().next());
+        let end: Vec<_> = end.iter().map(AsFd::as_fd).collect();
+        Ok(message::send(client, &to_bytes(&answer), &end)?)
     }
-    let socket = descriptors.first().map(AsFd::as_fd);
-    let (answer, end) = match hand_over(host, request.connection, socket) {
-        Ok(HandedOver::Kernel) => (Answer::Kernel, None),
-        Ok(HandedOver::Pump(end)) => (Answer::Pump, Some(end)),
-        Err(HandOverError::NotEstablished) => (Answer::NotEstablished, None),
-        Err(error) => (Answer::Refused(error.to_string()), None),
-    };
-    let end: Vec<_> = end.iter().map(AsFd::as_fd).collect();
-    Ok(message::send(client, &to_bytes(&answer), &end)?)
+
+    fn answer(&self, about: About, descriptor: Option<OwnedFd>) -> (Answer, Option<OwnedFd>) {
+        let connection = match about {
+            About::Connection(connection) => connection,
+            About::Owner(question) => {
+                let no_responder = || Err(io::Error::from(io::ErrorKind::Unsupported));
+                return match self.responder.map_or_else(no_responder, |responder| responder(question, descriptor)) {
+                    Ok(end) => (Answer::Done, end),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => (Answer::WouldBlock, None),
+                    Err(error) => (Answer::Refused(error.to_string()), None),
+                };
+            }
+        };
+        match hand_over(&self.host, connection, descriptor.as_ref().map(AsFd::as_fd)) {
+            Ok(HandedOver::Kernel) => (Answer::Kernel, None),
+            Ok(HandedOver::Pump(end)) => (Answer::Pump, Some(end)),
+            Err(HandOverError::NotEstablished) => (Answer::NotEstablished, None),
+            Err(error) => (Answer::Refused(error.to_string()), None),
+        }
+    }
 }

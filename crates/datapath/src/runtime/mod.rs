@@ -23,7 +23,7 @@ use crate::control::{self, ControlError};
 use crate::counters::Counters;
 use crate::epoll::Epoll;
 use crate::error::{EpollError, SetError, SystemError};
-use crate::handover::HandOverServer;
+use crate::handover::{HandOverServer, Responder};
 use crate::host::Host;
 use crate::kernel_wait::{KernelWait, WaitOutcome};
 use crate::shard::{Census, Shard};
@@ -226,11 +226,12 @@ impl Runtime {
     }
 
     /// Starts a thread that hands connections over at the request of other processes, until the returned server is dropped.
+    /// `responder` answers their other questions.
     ///
     /// # Errors
     /// A system call failed.
-    pub fn serve_hand_overs(&self) -> std::io::Result<HandOverServer> {
-        HandOverServer::start(&self.state.host, &self.state.threads)
+    pub fn serve_hand_overs(&self, responder: Option<Responder>) -> std::io::Result<HandOverServer> {
+        HandOverServer::start(&self.state.host, &self.state.threads, responder)
     }
 
     /// Returns why the kernel refused the latest connection that a pump serves instead, once.

@@ -100,8 +100,9 @@ impl UdpSocket {
         Ok(Self(handle))
     }
 
-    /// Passes the port to the kernel, whose socket the caller has [bound to it](Self::bind_reserved), and closes this socket.
-    /// Datagrams that were not received here are given to the kernel; those that it refuses are lost, as UDP's may be.
+    /// Passes the port to the kernel, whose socket the caller has [bound to it](Self::bind_reserved). Later calls on this
+    /// socket fail with [`IoError::Moved`]. Datagrams that were not received here are given to the kernel; those that it
+    /// refuses are lost, as UDP's may be.
     ///
     /// # Errors
     /// The device is not shared with the kernel, or other sockets here use the port; then nothing changes.
@@ -109,6 +110,9 @@ impl UdpSocket {
         let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
         let kernel = self.0.host.kernel().ok_or_else(unsupported)?;
         let lease = self.0.lease.as_ref().ok_or_else(unsupported)?;
+        if self.is_handed_over() {
+            return Ok(());
+        }
         let pass_unread = || {
             for ShardSocket { shard, id } in &self.0.sockets {
                 let frames = shard.with(|core| {
@@ -124,8 +128,17 @@ impl UdpSocket {
         pass_unread();
         kernel.ports.pass(lease)?;
         pass_unread();
-        self.0.close();
+        for ShardSocket { shard, id } in &self.0.sockets {
+            // It fails if another thread was faster.
+            let _ = shard.with(|core| core.stack.move_out_datagrams(*id));
+        }
         Ok(())
+    }
+
+    /// Returns whether the port was [passed to the kernel](Self::hand_over).
+    pub fn is_handed_over(&self) -> bool {
+        let ShardSocket { shard, id } = self.0.first();
+        shard.with(|core| core.stack.is_moved(*id))
     }
 
     /// Connects the socket: it sends to `peer` and receives from `peer` only. `None` disconnects it. If the socket was bound

@@ -328,7 +328,7 @@ fn no_byte_is_lost_or_repeated_when_a_connection_moves_to_the_kernel() {
         let around = Around { impairment: Some(bad()), ..Around::default() };
         let bed = TestBed::with(Wire::Xdp, "base", around, |builder| builder);
         let (runtime, far) = (&bed.runtime, bed.far());
-        let server = runtime.serve_hand_overs().expect("a thread");
+        let server = runtime.serve_hand_overs(None).expect("a thread");
         let listener = TcpListener::bind(runtime, SocketAddr::from(([0; 8], PORT))).expect("a listener");
         listener.set_timeout(Some(HANG_LIMIT));
         let [next, pumps, micros] = [const { AtomicUsize::new(0) }; 3];

@@ -81,7 +81,7 @@ fn bytes_before_and_after_pass_in_both_directions_and_each_half_closes() {
 fn every_owner_learns_where_the_connection_went() {
     let (client, server) = pair(mode("base"), 1);
     let (near, far) = connected(&client, &server);
-    let requests = client.serve_hand_overs().expect("a thread");
+    let requests = client.serve_hand_overs(None).expect("a thread");
     assert!(near.handed_over().is_none());
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
     std::thread::scope(|scope| {

@@ -17,7 +17,7 @@ use super::fd_table::{self, Entry};
 use super::kernel_wait::ppoll;
 use super::listen_state::ListenState;
 use super::socket::Socket;
-use super::{accept_credit, listen, signals, socket_address, socket_wait};
+use super::{accept_credit, listen, process, shared_listener, signals, socket_address, socket_wait};
 use crate::timeout::to_timespec;
 use crate::{errno, real};
 
@@ -38,6 +38,11 @@ pub(super) unsafe extern "C-unwind" fn accept(fd: c_int, peer: *mut sockaddr, le
             if !signals::should_restart(answer < 0) {
                 return answer;
             }
+        }
+        if process::is_child()
+            && let Some(new) = shared_listener::accept(fd, peer, length, 0)
+        {
+            return new;
         }
         let new = real::ACCEPT.get()(fd, peer, length);
         fd_table::made(new);
@@ -64,6 +69,11 @@ pub(super) unsafe extern "C-unwind" fn accept4(
             if !signals::should_restart(answer < 0) {
                 return answer;
             }
+        }
+        if process::is_child()
+            && let Some(new) = shared_listener::accept(fd, peer, length, flags)
+        {
+            return new;
         }
         let new = real::ACCEPT4.get()(fd, peer, length, flags);
         fd_table::made(new);

@@ -13,6 +13,7 @@
 //! | a connection was accepted | 0 |
 //! | the next wait, and the connection was closed | 1 |
 //! | the next wait, and the connection is still open: the process has several at a time | unlimited, from now on |
+//! | a child of the process waits for the listener ([`shared_listener`](super::shared_listener)) | 0, from now on |
 //!
 //! Connections beyond the credit go to the kernel's listener, which every process polls, after a few milliseconds
 //! ([`TcpListener::set_limit`]); an event loop is back before that.
@@ -33,6 +34,7 @@ static ANY: AtomicBool = AtomicBool::new(false);
 const UNLIMITED: u8 = 0;
 const WAITS: u8 = 1;
 const IS_BUSY: u8 = 2;
+const NONE: u8 = 3;
 
 /// The credit of a listener.
 #[derive(Debug, Default)]
@@ -50,9 +52,15 @@ impl AcceptCredit {
         listener.set_limit(1);
     }
 
+    /// Takes the listener's credit away, for good.
+    pub(super) fn end(&self, listener: &TcpListener) {
+        self.state.store(NONE, Ordering::Relaxed);
+        listener.set_limit(0);
+    }
+
     /// Records a connection that was accepted.
     pub(super) fn accepted(&self, listener: &TcpListener, fd: c_int) {
-        if self.state.load(Ordering::Relaxed) == UNLIMITED {
+        if self.state.load(Ordering::Relaxed) != WAITS {
             return;
         }
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = inode(fd).map(|inode| (fd, inode));

@@ -10,7 +10,7 @@ use libc::{c_int, c_uint};
 
 use super::error_codes::fail;
 use super::handover::{self, Reason};
-use super::{fd_table, process, runtime_fds, unknown_options};
+use super::{fd_table, process, runtime_fds, shared_listener, unknown_options};
 use crate::real;
 
 /// `close(2)`.
@@ -110,7 +110,7 @@ pub(super) extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_in
 /// Hands a connection over that is about to replace a standard stream, or to be duplicated in a child of `vfork(2)`, which will
 /// execute a program.
 pub(crate) fn before_dup(fd: c_int, to: c_int) {
-    let is_stream = fd_table::with_socket(fd, |socket| socket.stream().is_some()) == Some(true);
+    let is_stream = fd_table::with_socket(fd, |socket| socket.stream().is_some());
     if fd != to
         && to != c_int::MAX
         && let Some(object) = fd_table::entry(to)
@@ -118,22 +118,28 @@ pub(crate) fn before_dup(fd: c_int, to: c_int) {
         // The number is closed, unless the call fails: then the connection is the kernel's, which does no harm.
         handover::before_close(to, &object);
     }
-    if is_stream && fd != to {
-        if process::is_vforked() {
+    let is_standard_stream = to <= libc::STDERR_FILENO;
+    match is_stream.filter(|_| fd != to) {
+        Some(is_stream) if (is_stream || is_standard_stream) && process::is_vforked() => {
             handover::hand_over(fd, Reason::Exec);
-        } else if to <= libc::STDERR_FILENO {
+        }
+        Some(_) if is_standard_stream => {
             handover::hand_over(fd, Reason::Passed);
         }
+        _ => {}
     }
 }
 
 /// Gives `new` the table entry of `fd`.
 pub(crate) fn duplicated(fd: c_int, new: c_int) {
     fd_table::made(new);
-    if new >= 0
-        && let Some(object) = fd_table::entry(fd)
-    {
+    if new < 0 {
+        return;
+    }
+    if let Some(object) = fd_table::entry(fd) {
         // A number beyond the table stays the unconnected kernel socket; `dup` has no error for that.
         fd_table::insert(new, object);
+    } else if process::is_child() {
+        shared_listener::duplicate(fd, new);
     }
 }

@@ -18,6 +18,9 @@ use super::socket::Socket;
 use super::{ancillary, socket_address};
 use crate::real;
 
+/// The result of a receive on a socket that was handed over; no errno has this number.
+const MOVED: c_int = -1;
+
 /// A call that sends or receives on a UDP socket.
 #[derive(Clone, Copy)]
 pub(super) struct DatagramCall<'a> {
@@ -49,6 +52,7 @@ impl DatagramCall<'_> {
             // SAFETY: guaranteed by the caller.
             match unsafe { self.try_receive(room, message) } {
                 Err(libc::EAGAIN) => Err(IoError::WouldBlock.into()),
+                Err(MOVED) => Err(IoError::Moved.into()),
                 answer => Ok(answer),
             }
         };
@@ -155,6 +159,7 @@ fn zero_at_end(answer: Result<usize, Error>) -> CallResult {
     match answer {
         Ok(count) => Ok(count),
         Err(Error::Socket(IoError::Ended)) => Ok(0),
+        Err(Error::Socket(IoError::Moved)) => Err(MOVED),
         Err(error) => Err(errno_of(&error)),
     }
 }

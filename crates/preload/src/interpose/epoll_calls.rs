@@ -10,8 +10,9 @@ use super::context::datapath_config;
 use super::epoll_set::{EpollSet, attach, with_set};
 use super::error_codes::{errno_of_epoll, fail};
 use super::fd_table::{self, Entry};
-use super::listen;
+use super::handover::{self, Reason};
 use super::member_table::Added;
+use super::{listen, process, shared_listener};
 use crate::{errno, real};
 
 /// Changes a member that is a datapath socket. Returns `None` if the kernel shall do it.
@@ -25,6 +26,9 @@ pub(crate) unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_ev
     socket.role.get()?;
     let set = errno::preserve_errno(|| attach(epfd))?;
     let Entry::Epoll(set) = &*set else { return None };
+    if op == libc::EPOLL_CTL_ADD && set.is_shared() && handover::hand_over(fd, Reason::Child) {
+        return None;
+    }
     // SAFETY: guaranteed by the caller: null, or an event.
     let given = (!event.is_null()).then(|| Added::from(unsafe { event.read_unaligned() }));
     let added = match (op, given) {
@@ -56,6 +60,10 @@ pub(crate) unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_ev
 /// # Safety
 /// The same as for `epoll_ctl`.
 pub(crate) unsafe fn after_kernel_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) {
+    if process::is_child() {
+        // SAFETY: the caller's guarantees are passed on.
+        return unsafe { shared_listener::mirror_ctl(epfd, op, fd, event) };
+    }
     if datapath_config().is_none() {
         return;
     }

@@ -33,6 +33,7 @@
 //! first datapath socket was added, sleep in the kernel only. For these the set has a [ready fd](super::ready_fd).
 
 use std::cell::Cell;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -43,12 +44,14 @@ use libc::{c_int, epoll_event, pollfd, sigset_t};
 
 use super::context::uninterposed;
 use super::error_codes::{errno_of_epoll, fail};
-use super::event_flags::{epoll_events, interest_of};
+use super::event_flags::{bits_of, epoll_events, interest_of};
 use super::fd_table::{self, Entry};
+use super::handover::{self, Reason};
 use super::kernel_wait::PollSet;
 use super::member_table::{self, MemberTable, Side};
 use super::runtime::RUNTIME;
-use super::{accept_credit, signals};
+use super::socket::Socket;
+use super::{accept_credit, listen, signals};
 use crate::real;
 use crate::syscall::raw;
 use crate::timeout::Timeout;
@@ -64,6 +67,8 @@ pub(crate) struct EpollSet {
     /// The kernel instance may have members.
     pub(super) has_kernel_members: AtomicBool,
     pub(super) has_ready_fd: AtomicBool,
+    /// A child of this process waits for the instance, too.
+    is_shared: AtomicBool,
     /// Some member is in the member table.
     pub(super) has_tracked_members: AtomicBool,
     /// Number of threads that wait in the kernel only.
@@ -189,6 +194,7 @@ impl EpollSet {
             datapath: OnceLock::new(),
             has_kernel_members: AtomicBool::new(has_kernel_members),
             has_ready_fd: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
             has_tracked_members: AtomicBool::new(false),
             kernel_waiters: AtomicU32::new(0),
             created: Instant::now(),
@@ -199,6 +205,38 @@ impl EpollSet {
 
     pub(super) fn members(&self) -> MutexGuard<'_, MemberTable> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands over the members of the datapath, which become the kernel's, and later ones when they are added. New connections of
+    /// listeners are left to the kernel.
+    pub(super) fn share(&self) {
+        self.is_shared.store(true, Ordering::Relaxed);
+        let Some(datapath) = self.datapath.get() else { return };
+        for (fd, object) in fd_table::find(|object| matches!(object, Entry::Socket(_))) {
+            let Entry::Socket(socket) = &*object else { continue };
+            let entry = socket.role.get().and_then(|role| datapath.entry_as(role.source(), fd as u32));
+            match entry {
+                None => {}
+                Some((token, interest)) if socket.listening.get().is_some() => {
+                    self.add_waiting(socket, epoll_event { events: bits_of(interest), u64: token });
+                }
+                Some(_) => drop(handover::hand_over(fd, Reason::Child)),
+            }
+        }
+    }
+
+    /// Adds the eventfd of a shared listener to the kernel's members.
+    fn add_waiting(&self, socket: &Socket, mut event: epoll_event) {
+        let epfd = self.members().epfd();
+        if let Ok(Some(waiting)) = listen::share(socket) {
+            // SAFETY: the event lives through the call.
+            unsafe { real::EPOLL_CTL.get()(epfd, libc::EPOLL_CTL_ADD, waiting.as_raw_fd(), &raw mut event) };
+            // The member goes with its last descriptor, of which the listener has one.
+        }
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.is_shared.load(Ordering::Relaxed)
     }
 
     pub(super) fn datapath(&self) -> Option<&Epoll> {

@@ -8,9 +8,12 @@
 //! | event | what happens |
 //! | --- | --- |
 //! | `fork` | nothing: connections stay in the datapath. A server that forks to save its data loses nothing |
-//! | the child uses an inherited connection: any call but `close` | it asks the parent, whose thread hands the connection over ([`inherited`](super::inherited)); then the kernel answers in both |
+//! | the child uses an inherited connection or UDP socket: any call but `close` | it asks the parent, whose thread hands the connection over ([`inherited`](super::inherited)); then the kernel answers in both |
+//! | the child waits for an inherited listener | new connections go to the kernel's listener, which both have; those that wait in the datapath are handed over one by one ([`shared_listener`](super::shared_listener)) |
+//! | the child uses an inherited epoll instance | its members in the datapath are handed over, and become the kernel's members of the same instance |
 //! | the parent closes a connection, or ends by `exit`, while a child that has inherited it lives ([`lifeline`](super::lifeline)) | hands it over: the child's copy keeps it open, as in the kernel |
 //! | `dup2` to 0, 1 or 2; any `dup` in a child of `vfork` | hands it over: the C library's streams, and a program that is executed next, use the kernel |
+//! | a UDP socket or a listener at 0, 1 or 2 of a program that is executed (inetd) | the socket is the kernel's from then on; connections that wait at the listener in the datapath are reset. At other numbers most programs leave them by mistake, and nothing happens |
 //! | `exec`, `posix_spawn` ([`exec`](super::exec)) | hands over what is not close-on-exec, and what `posix_spawn_file_actions_adddup2` names. `exec` in the process of the datapath hands over everything, so that the kernel closes the rest in an orderly way |
 //! | `sendmsg` with SCM_RIGHTS | hands over the connections in it, also to the same process |
 //! | MSG_OOB, MSG_ZEROCOPY, `splice`, O_ASYNC, SIOCATMARK | hands over, and the kernel makes the call |
@@ -33,8 +36,8 @@ use libc::c_int;
 
 use super::context::uninterposed;
 use super::fd_table::{self, Entry};
-use super::socket::Socket;
-use super::{member_table, process};
+use super::socket::{Role, Socket};
+use super::{listen, member_table, process};
 use crate::report::{self, Topic};
 use crate::{errno, real};
 
@@ -68,14 +71,31 @@ impl Reason {
     }
 }
 
-/// Hands over the connection of a descriptor, if it is one of the datapath. Returns whether the kernel now answers for the
+/// Hands over the socket of a descriptor, if it is one of the datapath. Returns whether the kernel now answers for the
 /// descriptor.
 pub(super) fn hand_over(fd: c_int, why: Reason) -> bool {
     let Some(object) = fd_table::entry(fd) else { return true };
     let Entry::Socket(socket) = &*object else { return false };
-    let Some(stream) = socket.stream() else { return false };
     errno::preserve_errno(|| {
-        uninterposed(|| hand_over_stream(fd, stream, why).is_some_and(|done| settle(&object, fd, done)))
+        uninterposed(|| match socket.role.get() {
+            Some(Role::Stream(stream)) => {
+                hand_over_stream(fd, stream, why).is_some_and(|done| settle(&object, fd, done))
+            }
+            Some(Role::Datagram(datagram)) => {
+                datagram.socket.hand_over().inspect(|()| why.report()).is_ok()
+                    && settle(&object, fd, HandedOver::Kernel)
+            }
+            Some(Role::Listener(_)) => {
+                match why {
+                    Reason::Exec => listen::leave(socket),
+                    // The eventfd is for forked children.
+                    Reason::Passed => drop(listen::share(socket)),
+                    _ => {}
+                }
+                false
+            }
+            None => false,
+        })
     })
 }
 
@@ -114,7 +134,7 @@ pub(super) fn settle_moved(object: &Arc<Entry>, fd: c_int) {
     let Entry::Socket(socket) = &**object else { return };
     errno::preserve_errno(|| {
         uninterposed(|| {
-            if let Some(done) = socket.stream().and_then(TcpStream::handed_over) {
+            if let Some(done) = socket.handed_over() {
                 settle(object, fd, done);
             }
         });
@@ -131,27 +151,35 @@ pub(super) fn find_moved() -> Vec<(c_int, Arc<Entry>)> {
 /// of the entry and the closing.
 pub(super) fn before_close(fd: c_int, object: &Arc<Entry>) {
     let Entry::Socket(socket) = &**object else { return };
-    let Some(stream) = socket.stream().filter(|_| super::lifeline::is_shared(socket.forks)) else { return };
+    let Some(role) = socket.role.get().filter(|_| super::lifeline::is_shared(socket.forks)) else { return };
     // A child of `vfork` closes its own copies.
     if process::is_vforked() || fd_table::descriptors_of(object).len() > 1 {
         return;
     }
     errno::preserve_errno(|| {
-        uninterposed(|| {
-            if let Some(HandedOver::Pump(end)) = hand_over_stream(fd, stream, Reason::Close) {
-                replace(fd, &end);
+        uninterposed(|| match role {
+            Role::Stream(stream) => {
+                if let Some(HandedOver::Pump(end)) = hand_over_stream(fd, stream, Reason::Close) {
+                    replace(fd, &end);
+                }
             }
+            // If it fails, the datagrams that were not received are lost.
+            Role::Datagram(datagram) => drop(datagram.socket.hand_over()),
+            Role::Listener(_) => {}
         });
     });
 }
 
-/// Hands over every connection that `is` selects, before the process executes another program or ends.
+/// Hands over every connection that `is` selects, before the process executes another program or ends; other sockets only if
+/// they are standard streams, or if the process ends.
 pub(super) fn hand_over_all(why: Reason, is: impl Fn(c_int, &Socket) -> bool) {
     if !process::is_table_active() {
         return;
     }
-    for (fd, object) in fd_table::find(|object| matches!(object, Entry::Socket(socket) if socket.stream().is_some())) {
+    for (fd, object) in fd_table::find(|object| matches!(object, Entry::Socket(socket) if socket.role.get().is_some()))
+    {
         if let Entry::Socket(socket) = &*object
+            && (socket.stream().is_some() || fd <= libc::STDERR_FILENO || why == Reason::Close)
             && is(fd, socket)
         {
             hand_over(fd, why);

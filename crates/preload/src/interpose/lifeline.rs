@@ -57,10 +57,10 @@ pub(super) fn is_shared(forks: u64) -> bool {
     })
 }
 
-/// Makes a lifeline, before a fork. Only a process that has connections does.
+/// Makes a lifeline, before a fork. Only a process that has connections or UDP sockets does.
 pub(super) extern "C" fn before_fork() {
-    let is_stream = |object: &Entry| matches!(object, Entry::Socket(socket) if socket.stream().is_some());
-    if process::is_child() || fd_table::count(is_stream) == 0 {
+    let is_handed_over = |object: &Entry| matches!(object, Entry::Socket(socket) if socket.stream().is_some() || socket.datagram().is_some());
+    if process::is_child() || fd_table::count(is_handed_over) == 0 {
         return;
     }
     errno::preserve_errno(|| {

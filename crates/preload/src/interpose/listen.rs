@@ -22,13 +22,18 @@
 //!
 //! A listener of a SO_REUSEPORT group opens deferred on every NIC; see [`reuseport`].
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::time::Duration;
 
-use abey_datapath::{OpenError, Runtime, TcpListener};
+use abey_datapath::handover::HandedOver;
+use abey_datapath::{Interest, OpenError, Runtime, TcpListener};
 use abey_linux::library::DatapathConfig;
 use libc::c_int;
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::accept_credit::AcceptCredit;
 use super::context::{datapath_config, is_af_xdp, is_kernel_addr, is_nic_addr, uninterposed};
@@ -130,6 +135,8 @@ fn record_listener(
         balance: AcceptBalance::default(),
         process: std::process::id(),
         credit: AcceptCredit::default(),
+        is_shared: AtomicBool::new(false),
+        waiting: OnceLock::new(),
     };
     // The socket is new, and no other thread has it.
     let _ = socket.listening.set(Box::new(listening));
@@ -180,7 +187,9 @@ fn open(listening: &ListenState, socket: &Socket, fd: c_int) {
             let Some(runtime) = runtime(config) else { return };
             match uninterposed(|| open_listener(listening, config, runtime)) {
                 Ok(listener) => {
-                    if listening.process != std::process::id() && listening.has_kernel_side {
+                    let is_shared =
+                        listening.process != std::process::id() || listening.is_shared.load(Ordering::Relaxed);
+                    if is_shared && listening.has_kernel_side {
                         uninterposed(|| listening.credit.limit(&listener));
                     }
                     let options = SocketOptions::from_kernel_socket(fd);
@@ -266,4 +275,57 @@ pub(crate) fn with_free_bind(fd: c_int, bind: impl FnOnce() -> c_int) -> c_int {
     let answer = bind();
     set(fd, level, option, &before);
     answer
+}
+
+/// Leaves new connections to the kernel's listener, which other processes have as well. Returns an eventfd that is readable while
+/// connections wait in the datapath; `None` if the datapath does not listen.
+///
+/// # Errors
+/// A system call failed.
+pub(super) fn share(socket: &Socket) -> io::Result<Option<OwnedFd>> {
+    let (Some(listening), Some(runtime)) = (socket.listening.get(), RUNTIME.get().and_then(Option::as_ref)) else {
+        return Ok(None);
+    };
+    listening.is_shared.store(true, Ordering::Relaxed);
+    let Some(listener) = socket.listener() else { return Ok(None) };
+    listening.credit.end(listener);
+    if listening.waiting.get().is_none() {
+        let (epoll, event) = (runtime.epoll(), eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        epoll.add(listener, 0, Interest::IN).map_err(io::Error::other)?;
+        epoll.set_ready_fd(Some(event.try_clone()?));
+        epoll.sync_ready_fd();
+        // If two threads do this at the same time, the first one's stays.
+        let _ = listening.waiting.set((epoll, event));
+    }
+    listening.waiting.get().map(|(_, event)| event.try_clone()).transpose()
+}
+
+/// Leaves new connections to the kernel's listener, and resets those that wait in the datapath.
+pub(super) fn leave(socket: &Socket) {
+    let (Some(listening), Some(listener)) = (socket.listening.get(), socket.listener()) else { return };
+    listening.is_shared.store(true, Ordering::Relaxed);
+    listening.credit.end(listener);
+    while let Ok((stream, _)) = listener.try_accept() {
+        // It fails if the connection was reset already.
+        let _ = stream.set_linger(Some(Duration::ZERO));
+    }
+}
+
+/// Accepts a connection that waits in the datapath, and hands it over into `into`, a new socket. Returns what stands for it
+/// instead, if the kernel cannot take it.
+///
+/// # Errors
+/// None waits, or it cannot be handed over: then it is closed.
+pub(super) fn accept_into(socket: &Socket, into: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let listener = socket.listener().ok_or(io::ErrorKind::WouldBlock)?;
+    let accepted = listener.try_accept();
+    if let Some((epoll, _)) = socket.listening.get().and_then(|listening| listening.waiting.get()) {
+        epoll.sync_ready_fd();
+    }
+    let (stream, _) = accepted?;
+    socket.options().set_on_kernel_socket(into.as_raw_fd());
+    match stream.hand_over(into).map_err(io::Error::other)? {
+        HandedOver::Kernel => Ok(None),
+        HandedOver::Pump(end) => Ok(Some(end)),
+    }
 }

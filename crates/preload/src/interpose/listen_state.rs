@@ -1,10 +1,11 @@
 //! The state of a socket that listens. [`mod@super::listen`] fills it and opens the datapath's listener.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, Once};
+use std::sync::{Mutex, Once, OnceLock};
 
-use abey_datapath::TcpListener;
+use abey_datapath::{Epoll, TcpListener};
 
 use super::accept_credit::AcceptCredit;
 use super::context::uninterposed;
@@ -29,6 +30,10 @@ pub(crate) struct ListenState {
     /// The process that called `listen`.
     pub(super) process: u32,
     pub(super) credit: AcceptCredit,
+    /// Children of this process may accept too.
+    pub(super) is_shared: AtomicBool,
+    /// Readable while connections wait in the datapath, for children; with the epoll that makes it so.
+    pub(super) waiting: OnceLock<(Epoll, OwnedFd)>,
 }
 
 /// State that keeps the two sides of a listener balanced.

@@ -33,6 +33,11 @@ pub(super) struct MemberTable {
 }
 
 impl MemberTable {
+    /// Returns the descriptor with which the set was created.
+    pub(super) fn epfd(&self) -> c_int {
+        self.epfd
+    }
+
     /// Returns the descriptors of the members on both sides, listeners among them.
     pub(super) fn dual_descriptors(&self) -> Vec<c_int> {
         self.dual.keys().copied().collect()
@@ -141,8 +146,10 @@ pub(super) fn move_to_kernel(object: &Arc<Entry>, fd: c_int) {
         let epfd = set.members().epfd;
         let mut event = epoll_event { events: bits_of(interest), u64: token };
         let _ = datapath.remove_as(role.source(), fd as u32);
+        set.members().dual.remove(&fd);
         set.has_kernel_members.store(true, Ordering::Relaxed);
-        // SAFETY: the event lives through the call. The call fails if the descriptor of the set was closed.
+        // SAFETY: the event lives through the call. The call fails if the descriptor of the set was closed, or if the socket is a
+        // member on both sides.
         unsafe { real::EPOLL_CTL.get()(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
     }
 }

@@ -91,6 +91,7 @@ mod runtime_fds;
 mod select;
 mod send;
 mod sendfile;
+mod shared_listener;
 mod signals;
 mod socket;
 mod socket_address;

@@ -24,7 +24,7 @@ use super::fd_table::{self, Entry};
 use super::kernel_wait::{PollSet, ppoll as kernel_ppoll};
 use super::runtime::RUNTIME;
 use super::socket::{Role, Socket};
-use super::{accept_credit, listen, process, signals};
+use super::{accept_credit, listen, process, shared_listener, signals};
 use crate::real;
 use crate::timeout::{self, Timeout, duration_from_timespec};
 
@@ -147,7 +147,9 @@ pub(super) fn wait(
     {
         return Some(Ok(count));
     }
-    let mut sides = PollSides::split(descriptors)?;
+    let Some(mut sides) = PollSides::split(descriptors) else {
+        return if process::is_child() { shared_listener::poll(descriptors, timeout, mask) } else { None };
+    };
     let timeout = Timeout::new(timeout);
     let runtime = RUNTIME.get()?.as_ref()?;
     Some(loop {

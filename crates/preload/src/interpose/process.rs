@@ -79,11 +79,11 @@ pub(super) fn activate_table() {
     TABLE_IS_ACTIVE.store(true, Ordering::Release);
 }
 
-/// Reports that a forked child uses a socket of its parent.
+/// Reports that a forked child uses a UDP socket of its parent that could not be handed over.
 #[cold]
 pub(super) fn report_orphaned_socket() {
     config::failed(
         Topic::Datapath,
-        &"a forked process used a datapath socket of its parent, which does not work: open the socket after the fork",
+        &"a forked process used a UDP socket of its parent, which does not work on this NIC: open the socket after the fork",
     );
 }

@@ -26,9 +26,10 @@
 //!
 //! * *`fork(2)` after the runtime was built.* The runtime's threads do not exist in the child, so it has no runtime, and all
 //!   its descriptors are the kernel's. It may close any of them; its parent's connections stay open. Its copies of the
-//!   runtime's descriptors are closed at once, so that a queue is free when the process that claimed it ends. A connection of
-//!   its parent that it uses moves to the kernel. A child that uses another socket of its parent prints one line, and is
-//!   stopped if `ABEY_STRICT=1`.
+//!   runtime's descriptors are closed at once, so that a queue is free when the process that claimed it ends. What it
+//!   uses of its parent's moves to the kernel ([`handover`](super::handover)). A UDP socket whose port the kernel cannot have
+//!   (another kind of NIC, several sockets on it) stays the parent's: a child that uses it prints one line, and is stopped
+//!   if `ABEY_STRICT=1`.
 //! * *`vfork(2)`, `posix_spawn(3)`.* The child shares the descriptor table's memory until it calls `exec`. Closing a
 //!   descriptor changes the table only in the process that owns it.
 //! * *`exec`.* All descriptors of the runtime are close-on-exec. The environment is inherited, so the new program may claim

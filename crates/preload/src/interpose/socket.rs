@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use abey_datapath::handover::HandedOver;
 use abey_datapath::{Readiness, Source, TcpListener, TcpStream};
 use libc::c_int;
 
@@ -27,7 +28,7 @@ pub(crate) struct Socket {
     pub(crate) listening: OnceLock<Box<ListenState>>,
     /// Set when the socket becomes a listener, a connection or a UDP socket of the datapath.
     pub(crate) role: OnceLock<Role>,
-    /// The connection was handed over, as a call has found.
+    /// The socket was handed over, as a call has found.
     is_moved: AtomicBool,
     /// Number of forks before the connection began.
     pub(super) forks: u64,
@@ -111,25 +112,34 @@ impl Socket {
         }
     }
 
-    /// Returns whether a call has found that the connection was handed over.
+    /// Returns whether a call has found that the socket was handed over.
     #[inline]
     pub(super) fn is_moved(&self) -> bool {
         self.is_moved.load(Ordering::Acquire)
     }
 
-    /// Records that the connection was handed over: the next call on its descriptor goes to the kernel.
+    /// Records that the socket was handed over: the next call on its descriptor goes to the kernel.
     pub(super) fn set_moved(&self) {
         self.is_moved.store(true, Ordering::Release);
     }
 
-    /// Returns whether the connection was handed over, and records that.
+    /// Returns whether the socket was handed over, and records that.
     #[cold]
     pub(super) fn check_moved(&self) -> bool {
-        let is_moved = self.stream().is_some_and(|stream| stream.handed_over().is_some());
+        let is_moved = self.handed_over().is_some();
         if is_moved {
             self.set_moved();
         }
         is_moved
+    }
+
+    /// Returns where the socket was handed over to, if it was.
+    pub(super) fn handed_over(&self) -> Option<HandedOver> {
+        match self.role.get()? {
+            Role::Stream(stream) => stream.handed_over(),
+            Role::Datagram(datagram) => datagram.socket.is_handed_over().then_some(HandedOver::Kernel),
+            Role::Listener(_) => None,
+        }
     }
 
     pub(crate) fn datagram(&self) -> Option<&DatagramSocket> {

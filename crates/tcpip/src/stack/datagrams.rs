@@ -141,6 +141,7 @@ impl Stack {
     fn datagram_mut(&mut self, id: SocketId) -> Result<&mut UdpSocket, IoError> {
         match self.sockets.get_mut(id) {
             Some(Entry { socket: Socket::Datagram(socket), .. }) => Ok(socket),
+            Some(Entry { socket: Socket::Moved(_), .. }) => Err(IoError::Moved),
             Some(_) => Err(IoError::WrongKind),
             None => Err(IoError::NoSuchSocket),
         }

@@ -62,9 +62,10 @@ const MOVED_LIFETIME: u64 = 2 * SECOND;
 /// Readiness of a moved connection: every waiting thread wakes, and learns that it moved.
 pub(super) const MOVED_READINESS: Readiness = Readiness::ALL;
 
-/// What is left of a connection that was moved.
+/// What is left of a connection or of a UDP socket that was moved.
 #[derive(Debug)]
 pub(super) struct MovedConnection {
+    /// The remote port of a UDP socket that was not connected is 0.
     pub(super) flow: Flow,
     pub(super) edges: Readiness,
 }
@@ -224,6 +225,27 @@ impl Stack {
             self.flows.insert(flow, Target::Moved(now.plus(MOVED_LIFETIME)));
         }
         self.counters.tcp_moved += 1;
+        self.enqueue(id);
+        Ok(())
+    }
+
+    /// Removes a UDP socket whose port passes to another owner. Calls with the id return [`IoError::Moved`] until it is closed,
+    /// and every observer gets an event. Datagrams that were not received are lost.
+    ///
+    /// # Errors
+    ///
+    /// The id is stale or not a UDP socket.
+    pub fn move_out_datagrams(&mut self, id: SocketId) -> Result<(), IoError> {
+        let (local, remote) = match &self.entry(id)?.socket {
+            Socket::Datagram(socket) => (socket.local, socket.peer.unwrap_or(SocketAddr::new(socket.local.ip(), 0))),
+            Socket::Moved(_) => return Err(IoError::Moved),
+            _ => return Err(IoError::WrongKind),
+        };
+        self.unbind(id);
+        let flow =
+            Flow { local: local.ip(), remote: remote.ip(), local_port: local.port(), remote_port: remote.port() };
+        let Some(entry) = self.sockets.get_mut(id) else { return Err(IoError::NoSuchSocket) };
+        entry.socket = Socket::Moved(Box::new(MovedConnection { flow, edges: MOVED_READINESS }));
         self.enqueue(id);
         Ok(())
     }

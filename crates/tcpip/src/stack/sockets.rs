@@ -290,6 +290,7 @@ impl Stack {
         match &self.entry(id)?.socket {
             Socket::Stream(connection) => Ok(connection.flow.remote()),
             Socket::Datagram(socket) => socket.peer.ok_or(IoError::NotConnected),
+            Socket::Moved(moved) if moved.flow.remote_port == 0 => Err(IoError::NotConnected),
             Socket::Moved(moved) => Ok(moved.flow.remote()),
             Socket::Listener(_) => Err(IoError::NotConnected),
         }
