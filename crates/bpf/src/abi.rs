@@ -6,8 +6,10 @@ pub const MAP_LOOKUP_ELEM: i32 = 1;
 pub const MAP_UPDATE_ELEM: i32 = 2;
 /// Helper `bpf_map_delete_elem`.
 pub const MAP_DELETE_ELEM: i32 = 3;
-/// Helper `bpf_sk_lookup_tcp`.
-pub const SK_LOOKUP_TCP: i32 = 84;
+/// Helper `bpf_skc_lookup_tcp`, since Linux 5.2.
+pub const SKC_LOOKUP_TCP: i32 = 99;
+/// Helper `bpf_tcp_check_syncookie`, since Linux 5.2.
+pub const TCP_CHECK_SYNCOOKIE: i32 = 100;
 /// Helper `bpf_sk_release`.
 pub const SK_RELEASE: i32 = 86;
 /// Helper `bpf_ktime_get_ns`.
@@ -31,8 +33,6 @@ pub const MAP_TYPE_ARRAY: u32 = 2;
 pub const MAP_TYPE_PERCPU_HASH: u32 = 5;
 /// Map type `BPF_MAP_TYPE_PERCPU_ARRAY`.
 pub const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
-/// Map type `BPF_MAP_TYPE_LRU_HASH`.
-pub const MAP_TYPE_LRU_HASH: u32 = 9;
 /// Map type `BPF_MAP_TYPE_XSKMAP`.
 pub const MAP_TYPE_XSKMAP: u32 = 17;
 

@@ -125,7 +125,7 @@ pub use abey_tcpip::{
 pub use counters::Counters;
 pub use epoll::{Epoll, Event, Interest, Waker};
 pub use error::{BuildError, EpollError, Error, OpenError, SetError, SystemError};
-pub use kernel::{Neighbors, Route};
+pub use kernel::{HostAddresses, Neighbors, Route};
 pub use kernel_wait::{KernelWait, ThreadWaker, WaitOutcome};
 pub use runtime::{Builder, Runtime};
 pub use shard::Census;

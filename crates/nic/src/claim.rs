@@ -25,14 +25,20 @@ pub trait Broker: fmt::Debug + Send + Sync {
     /// As for [`Self::engage`].
     fn redirect(&self, protocol: Protocol, port: u16, what: Redirected) -> io::Result<()>;
 
+    /// Sets whether packets to an address go to the claimed queue pairs ([`Ports::serve`](crate::Ports::serve)).
+    ///
+    /// # Errors
+    /// As for [`Self::engage`]; EADDRNOTAVAIL if no device of the broker's network namespace has the address.
+    fn serve(&self, address: IpAddr, on: bool) -> io::Result<()>;
+
     /// Marks a neighbour as used (`NTF_USE`), so that the kernel resolves it or confirms that it is reachable.
     ///
     /// # Errors
     /// As for [`Self::engage`].
     fn use_neighbor(&self, address: IpAddr) -> io::Result<()>;
 
-    /// Makes a kernel socket one of a connection whose local port is redirected here ([`repair::begin`]). After an error
-    /// the socket is as it was before.
+    /// Makes a kernel socket one of a connection whose local port is redirected here ([`repair::begin`]). The connection's
+    /// segments are redirected all the same until [`Self::pass_flow`]. After an error the socket is as it was before.
     ///
     /// # Errors
     /// As for [`Self::engage`].
@@ -44,7 +50,7 @@ pub trait Broker: fmt::Debug + Send + Sync {
     /// As for [`Self::engage`].
     fn end_repair(&self, socket: BorrowedFd<'_>, reuse_address: bool, has_succeeded: bool) -> io::Result<()>;
 
-    /// Passes the segments of a TCP connection to the kernel, or undoes that.
+    /// Sets whether the segments of a TCP connection of which the kernel has a socket are passed to it.
     ///
     /// # Errors
     /// As for [`Self::engage`].

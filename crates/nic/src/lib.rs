@@ -47,7 +47,6 @@ mod pcap;
 mod queue;
 mod redirect;
 pub mod repair;
-mod sock_diag;
 mod tap;
 
 pub use af_xdp::{Ports, PortsError, XdpCopy, XdpQueue, XdpShape};

@@ -84,3 +84,19 @@ fn connections_move_to_the_kernel_without_privileges() {
         }
     });
 }
+
+#[test]
+fn a_process_gets_no_packets_for_addresses_that_the_host_does_not_have() {
+    in_namespace(|| {
+        let _far = abey_testbed::network::veth(1);
+        let broker = broker();
+        let claimed = claim(&broker.address().socket, &broker.address().token, false).expect("a queue");
+        let nic = open_claimed("af_xdp:near0", claimed, &Options::default()).expect("open");
+        let ports = nic.ports().expect("ports");
+        ports.serve("10.8.0.1".parse().expect("an address"), true).expect("the host's");
+        for address in ["10.8.0.2", "fd08::2", "0.0.0.0"] {
+            let refused = ports.serve(address.parse().expect("an address"), true).expect_err("another host's");
+            assert_eq!(refused.kind(), std::io::ErrorKind::AddrNotAvailable, "{address}");
+        }
+    });
+}

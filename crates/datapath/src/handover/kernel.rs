@@ -70,11 +70,12 @@ impl Move<'_, '_> {
         ports.begin_repair(socket, state)?;
         let (local, remote) = (exported.local, exported.remote);
         let queues = RepairQueues { unread: &exported.receive.unread, sent: &exported.send.sent };
-        let passed = repair::fill(socket, state, &queues).and_then(|()| ports.pass_flow(local, remote));
+        let passed = repair::fill(socket, state, &queues).and_then(|()| ports.pass_flow(local, remote, true));
         let ended = passed.and_then(|()| ports.end_repair(socket, state.reuse_address, true));
         if let Err(error) = ended {
+            let _ = ports.pass_flow(local, remote, false);
             let _ = ports.end_repair(socket, state.reuse_address, false);
-            let _ = ports.reclaim_flow(local, remote);
+            let _ = ports.pass_flow(local, remote, true);
             return Err(error);
         }
         // From here on the connection is the kernel's, whatever happens.

@@ -11,9 +11,10 @@
 //!
 //! 1. The receive ring is emptied, and the state copied ([`abey_tcpip::Stack::export`]). Nothing has changed yet.
 //! 2. The kernel socket becomes one of the connection in repair mode, with its queues and windows ([`abey_nic::repair`]). It
-//!    neither sends nor receives.
-//! 3. An exception of the XDP program passes the connection's segments to the kernel. From here on they find an established
-//!    socket, so no segment is answered with a reset.
+//!    does not send. The XDP program would pass the connection's segments to it, and it would receive them before its queues are
+//!    filled; so the program holds the flow, whose segments are redirected meanwhile.
+//! 3. The program releases the flow. From here on the connection's segments find an established socket in the kernel, so none
+//!    is answered with a reset.
 //! 4. The repair mode ends. The kernel sends a window probe, whose answer brings the peer's latest acknowledgement.
 //! 5. Segments that came into the ring between 1 and 3 are given to the kernel; so are the ranges beyond a gap and the peer's
 //!    FIN, which TCP_REPAIR does not have.
@@ -140,11 +141,7 @@ pub(crate) fn hand_over(
     }
     if let (Some(kernel), Some(socket)) = (host.kernel(), socket) {
         match kernel::hand_over(key.find(host)?, kernel.ports.redirected(), socket) {
-            Ok(()) => {
-                // The kernel thread checks from now on whether the connection has ended.
-                kernel.link.parker.unpark();
-                return Ok(HandedOver::Kernel);
-            }
+            Ok(()) => return Ok(HandedOver::Kernel),
             // Another thread was faster.
             Err(kernel::Failure::Connection(HandOverError::Socket(IoError::Moved))) => {
                 return handed_over(host, key).ok_or(IoError::Moved.into());

@@ -38,7 +38,7 @@ impl Interface {
         let Some((index, is_up)) = link(&mut netlink, name).map_err(failed)? else { return Ok(None) };
         let until = Instant::now() + DAD_TIMEOUT;
         let mut addresses = loop {
-            let (addresses, tentative) = addresses(&mut netlink, index).map_err(failed)?;
+            let (addresses, tentative) = addresses(&mut netlink, Some(index)).map_err(failed)?;
             if !tentative || !is_up || Instant::now() >= until {
                 break addresses;
             }
@@ -98,12 +98,12 @@ fn link(netlink: &mut NetlinkSocket, name: &str) -> io::Result<Option<(u32, bool
     }
 }
 
-/// Returns the interface's usable addresses, and whether others are still tentative.
-fn addresses(netlink: &mut NetlinkSocket, index: u32) -> io::Result<(Vec<(IpAddr, u8)>, bool)> {
+/// Returns the usable addresses of an interface, or of all, and whether others are still tentative.
+pub(super) fn addresses(netlink: &mut NetlinkSocket, index: Option<u32>) -> io::Result<(Vec<(IpAddr, u8)>, bool)> {
     let message = rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::default());
     let mut tentative = false;
     let found = request(netlink, &message, |(header, attributes)| {
-        if header.ifa_index != index {
+        if index.is_some_and(|index| header.ifa_index != index) {
             return None;
         }
         let flags = attributes.get_flags().unwrap_or(u32::from(header.ifa_flags));

@@ -3,7 +3,8 @@
 //! The interface keeps its addresses, and the kernel answers ARP, neighbour discovery and ping for them. The runtime takes
 //! from the kernel what both must agree on:
 //!
-//! - addresses and gateways, if the program gave none, as they are when the runtime is built ([`interface`]);
+//! - addresses and gateways, if the program gave none, as they are when the runtime is built ([`interface`]). Packets are
+//!   redirected only to those that the host still has ([`addresses`]);
 //! - ports, each reserved by a kernel socket that is bound and never listens ([`ports`]). While a port is reserved, the
 //!   XDP program redirects its packets. Packets that reach the kernel after the program has ended are answered with resets;
 //! - neighbours ([`neighbors`]), which a thread of its own ([`thread`]) requests by netlink when a stack has a packet for an
@@ -12,6 +13,7 @@
 //! ICMP errors about the runtime's packets arrive here too, because the XDP program reads the packet that an error quotes.
 //! The kernel receives, and drops, fragments, and errors that quote a fragment or IPv6 extension headers.
 
+mod addresses;
 pub(crate) mod interface;
 mod neighbors;
 pub(crate) mod ports;
@@ -23,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use abey_nic::broker::Broker;
 
+pub use addresses::HostAddresses;
 pub use neighbors::Neighbors;
 pub use route::Route;
 

@@ -1,6 +1,6 @@
 //! The kernel thread: it requests neighbours, follows their changes, and releases the ports of connections that have ended.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use abey_nic::Protocol;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Kernel;
+use super::addresses::ServedAddresses;
 use super::neighbors::{NeighborTable, NeighborUpdate};
 use crate::shard::{Caller, Shard};
 
@@ -17,25 +18,28 @@ use crate::shard::{Caller, Shard};
 /// a neighbour requests it again.
 const MAX_REQUESTED: usize = 4096;
 
-/// How often the exceptions of handed-over connections that have ended are removed.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-
 /// The state of the thread.
 pub(crate) struct KernelThread {
     kernel: Arc<Kernel>,
     neighbors: NeighborTable,
+    addresses: ServedAddresses,
     shards: Arc<[Arc<Shard>]>,
     /// The neighbours that a shard has requested.
     requested: HashSet<IpAddr>,
-    /// When the exceptions of handed-over connections are checked next, if there are any.
-    next_sweep: Instant,
 }
 
 impl KernelThread {
-    /// Opens the neighbour table of interface `index` in the network namespace of the calling thread.
-    pub(crate) fn open(kernel: Arc<Kernel>, index: u32, shards: Arc<[Arc<Shard>]>) -> io::Result<Self> {
+    /// Opens the neighbour table of interface `index` in the network namespace of the calling thread, and serves the stack's
+    /// addresses.
+    pub(crate) fn open(
+        kernel: Arc<Kernel>,
+        index: u32,
+        shards: Arc<[Arc<Shard>]>,
+        addresses: BTreeSet<IpAddr>,
+    ) -> io::Result<Self> {
         let neighbors = NeighborTable::open(index, kernel.broker.clone())?;
-        Ok(Self { kernel, neighbors, shards, requested: HashSet::new(), next_sweep: Instant::now() })
+        let addresses = ServedAddresses::open(kernel.ports.redirected().clone(), addresses)?;
+        Ok(Self { kernel, neighbors, addresses, shards, requested: HashSet::new() })
     }
 
     /// Runs until the runtime is dropped.
@@ -47,38 +51,30 @@ impl KernelThread {
                 self.kernel.ports.set_full(port, shard, is_full);
             }
             let next = self.kernel.ports.release_lingering(Instant::now());
-            let next = next.into_iter().chain(self.sweep_flows()).min();
             let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));
             let timeout = timeout.into_iter().chain(self.pass_overdue_syns()).min();
-            if self.sleep(timeout) {
+            let (neighbors_changed, addresses_changed) = self.sleep(timeout);
+            if neighbors_changed {
                 self.apply_changes();
+            }
+            if addresses_changed {
+                self.addresses.apply_changes();
             }
         }
     }
 
-    /// Ends the exceptions of handed-over connections that have ended, every few seconds. Returns when to call it again.
-    fn sweep_flows(&mut self) -> Option<Instant> {
-        let ports = self.kernel.ports.redirected();
-        if ports.passed_flows().is_none_or(|flows| flows == 0) {
-            return None;
-        }
-        let now = Instant::now();
-        if now >= self.next_sweep {
-            // If this fails, it is tried again; a stale exception does no harm.
-            let _ = ports.sweep_flows();
-            self.next_sweep = now + SWEEP_INTERVAL;
-        }
-        Some(self.next_sweep)
-    }
-
-    /// Sleeps for at most `timeout`. Returns whether neighbours may have changed.
-    fn sleep(&self, timeout: Option<Duration>) -> bool {
+    /// Sleeps for at most `timeout`. Returns whether neighbours and whether addresses may have changed.
+    fn sleep(&self, timeout: Option<Duration>) -> (bool, bool) {
         let parker = &self.kernel.link.parker;
-        let mut descriptors = [PollFd::new(parker, PollFlags::IN), PollFd::new(&self.neighbors, PollFlags::IN)];
+        let mut descriptors = [
+            PollFd::new(parker, PollFlags::IN),
+            PollFd::new(&self.neighbors, PollFlags::IN),
+            PollFd::new(&self.addresses, PollFlags::IN),
+        ];
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let slept = parker.park() && poll(&mut descriptors, timeout.as_ref()).is_ok();
         let is_readable = |at: usize| slept && !descriptors[at].revents().is_empty();
-        let (unparked, changed) = (is_readable(0), is_readable(1));
+        let (unparked, changed) = (is_readable(0), (is_readable(1), is_readable(2)));
         parker.finish(unparked);
         changed
     }
@@ -109,10 +105,8 @@ impl KernelThread {
             for syn in overdue {
                 let ports = &self.kernel.ports;
                 ports.pause(Protocol::Tcp, syn.local.port());
-                // Without the exception, later segments of the connection would be answered with resets. The peer retries.
-                if ports.redirected().pass_flow(syn.local, syn.remote).is_ok() {
-                    let _ = ports.redirected().inject(&syn.frame);
-                }
+                // If this fails, the peer retries. Later segments of the connection find the kernel's socket.
+                let _ = ports.redirected().inject(&syn.frame);
             }
         }
         next

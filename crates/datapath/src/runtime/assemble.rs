@@ -195,7 +195,8 @@ impl Runtime {
     fn start_kernel_thread(&mut self, interface: Option<u32>) -> Result<(), BuildError> {
         let host = self.host();
         let (Some(interface), Some(kernel)) = (interface, host.kernel()) else { return Ok(()) };
-        let thread = KernelThread::open(kernel.clone(), interface, host.shards().clone());
+        let addresses = host.config.addresses.iter().map(|(address, _)| *address).collect();
+        let thread = KernelThread::open(kernel.clone(), interface, host.shards().clone(), addresses);
         let device = host.config.device.clone();
         let thread = thread.map_err(|source| BuildError::Netlink { device, source })?;
         let threads = self.state.threads.clone();

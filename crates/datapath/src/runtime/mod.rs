@@ -205,8 +205,7 @@ impl Runtime {
     /// Returns the numbers of sockets and ports of all shards.
     pub fn census(&self) -> Census {
         let kernel_ports = self.host().kernel().map_or(0, |kernel| kernel.ports.count());
-        let passed = self.host().kernel().and_then(|kernel| kernel.ports.redirected().passed_flows());
-        let mut census = Census { kernel_ports, handed_over: passed.unwrap_or(0), ..Census::default() };
+        let mut census = Census { kernel_ports, ..Census::default() };
         for shard in self.all_shards() {
             let one = shard.with(|core| core.census());
             census.sockets += one.sockets;

@@ -746,7 +746,6 @@ impl Core {
             time_waits: self.stack.time_wait_count(),
             held: self.sockets.len(),
             kernel_ports: 0,
-            handed_over: 0,
         }
     }
 }

@@ -19,8 +19,6 @@ pub struct Census {
     pub held: usize,
     /// Ports that are reserved in the kernel, including those whose last connections have not finished.
     pub kernel_ports: usize,
-    /// Connections that the kernel has taken over and still has.
-    pub handed_over: usize,
 }
 
 /// The state of a shard at one moment.

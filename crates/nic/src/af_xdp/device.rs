@@ -1,10 +1,11 @@
 //! The part of an AF_XDP device that exists once, even if several processes have its queues.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::facts::Facts;
+use super::filter::Queues;
 use super::ports::PortsError;
 use super::program::Program;
 use super::shape::XdpShape;
@@ -42,24 +43,19 @@ impl XdpDevice {
         self.program.set_socket(queue, socket)
     }
 
-    /// Passes the segments of a TCP connection to the kernel.
-    pub(crate) fn pass_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
-        self.program.pass_flow(local, remote)
+    /// Redirects the segments of a TCP connection even if the kernel has a socket of it.
+    pub(crate) fn hold_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        self.program.hold_flow(local, remote)
     }
 
-    /// Ends the exception of a connection.
-    pub(crate) fn reclaim_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
-        self.program.reclaim_flow(local, remote)
+    /// Ends [`Self::hold_flow`].
+    pub(crate) fn release_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        self.program.release_flow(local, remote)
     }
 
-    /// Ends the exceptions of connections that the kernel does not have any more.
-    pub(crate) fn sweep_flows(&self) -> io::Result<()> {
-        self.program.sweep_flows()
-    }
-
-    /// Returns the number of flow exceptions.
-    pub(crate) fn flows(&self) -> usize {
-        self.program.flows()
+    /// Sets whether packets to an address are redirected on these queues.
+    pub(crate) fn serve(&self, address: IpAddr, queues: &[u32], on: bool) -> io::Result<()> {
+        self.program.change_address(address, |bits| set_bits(bits, queues, on))
     }
 
     /// Gives a frame to the kernel as if the device had received it.
@@ -77,12 +73,17 @@ impl XdpDevice {
     ) -> Result<(), PortsError> {
         let change = self.program.change_port(protocol, port, |entry| {
             for (bits, on) in entry.iter_mut().zip(what.open_and_flows()) {
-                for queue in queues {
-                    let (byte, bit) = (*queue as usize / 8, 1 << (queue % 8));
-                    bits[byte] = if on { bits[byte] | bit } else { bits[byte] & !bit };
-                }
+                set_bits(bits, queues, on);
             }
         });
         change.map_err(|source| PortsError { device: self.facts.device.clone(), protocol, port, source })
+    }
+}
+
+/// Adds queues to a set, or removes them.
+fn set_bits(bits: &mut Queues, queues: &[u32], on: bool) {
+    for queue in queues {
+        let (byte, bit) = (*queue as usize / 8, 1 << (queue % 8));
+        bits[byte] = if on { bits[byte] | bit } else { bits[byte] & !bit };
     }
 }

@@ -8,16 +8,20 @@ use super::ports::{Ports, Redirect};
 use crate::repair::{self, RepairState};
 
 impl Ports {
-    /// Makes a kernel socket one of a connection, in repair mode ([`repair::begin`]). After an error the socket is as it was
-    /// before.
+    /// Makes a kernel socket one of a connection, in repair mode ([`repair::begin`]). The connection's segments are redirected
+    /// all the same until [`Self::pass_flow`]. After an error the socket is as it was before.
     ///
     /// # Errors
     /// Those of [`repair::begin`]; the broker has ended.
     pub fn begin_repair(&self, socket: BorrowedFd<'_>, state: &RepairState) -> io::Result<()> {
         match &self.redirect {
-            Redirect::Program { .. } => repair::begin(socket, state).inspect_err(|_| {
-                let _ = repair::undo(socket, state.reuse_address);
-            }),
+            Redirect::Program { program, .. } => {
+                program.hold_flow(state.local, state.remote)?;
+                repair::begin(socket, state).inspect_err(|_| {
+                    let _ = repair::undo(socket, state.reuse_address);
+                    let _ = program.release_flow(state.local, state.remote);
+                })
+            }
             Redirect::Broker(broker) => broker.begin_repair(socket, state),
         }
     }
@@ -34,45 +38,16 @@ impl Ports {
         }
     }
 
-    /// Passes the segments of a TCP connection to the kernel, as long as the kernel has a socket of it.
+    /// Sets whether the segments of a TCP connection of which the kernel has a socket are passed to it. They are from the
+    /// beginning, and are not after [`Self::begin_repair`].
     ///
     /// # Errors
-    /// When the kernel refuses, most likely because 65,536 connections were handed over.
-    pub fn pass_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+    /// When the kernel refuses, most likely because 4,096 connections are being handed over.
+    pub fn pass_flow(&self, local: SocketAddr, remote: SocketAddr, on: bool) -> io::Result<()> {
         match &self.redirect {
-            Redirect::Program { program, .. } => program.pass_flow(local, remote),
-            Redirect::Broker(broker) => broker.pass_flow(local, remote, true),
-        }
-    }
-
-    /// Undoes [`Self::pass_flow`].
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn reclaim_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
-        match &self.redirect {
-            Redirect::Program { program, .. } => program.reclaim_flow(local, remote),
-            Redirect::Broker(broker) => broker.pass_flow(local, remote, false),
-        }
-    }
-
-    /// Returns the number of connections whose segments are passed to the kernel, or `None` if a broker counts them.
-    pub fn passed_flows(&self) -> Option<usize> {
-        match &self.redirect {
-            Redirect::Program { program, .. } => Some(program.flows()),
-            Redirect::Broker(_) => None,
-        }
-    }
-
-    /// Ends the exceptions of connections of which the kernel has no socket any more. A broker does that by itself. To be
-    /// called every few seconds in the network namespace of the device.
-    ///
-    /// # Errors
-    /// Those of `sock_diag(7)`.
-    pub fn sweep_flows(&self) -> io::Result<()> {
-        match &self.redirect {
-            Redirect::Program { program, .. } => program.sweep_flows(),
-            Redirect::Broker(_) => Ok(()),
+            Redirect::Program { program, .. } if on => program.release_flow(local, remote),
+            Redirect::Program { program, .. } => program.hold_flow(local, remote),
+            Redirect::Broker(broker) => broker.pass_flow(local, remote, on),
         }
     }
 

@@ -8,6 +8,7 @@
 //!
 //! The interrupt is the readable descriptor (level-triggered), and masked means that the caller does not poll it.
 
+mod addresses;
 mod device;
 mod facts;
 mod filter;

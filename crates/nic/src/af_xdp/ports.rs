@@ -1,6 +1,7 @@
 //! The ports that are redirected to AF_XDP sockets.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::filter;
@@ -27,7 +28,7 @@ impl PortsError {
 
 /// The ports that are redirected to an AF_XDP NIC. Clones are handles of the same set.
 ///
-/// A new set is empty. When the last handle and the last queue pair are dropped the program is detached, unless it belongs
+/// A new set is empty, and no address is served ([`Self::serve`]). When the last handle and the last queue pair are dropped the program is detached, unless it belongs
 /// to a [`Broker`].
 #[derive(Clone, Debug)]
 pub struct Ports {
@@ -61,7 +62,22 @@ impl Ports {
         }
     }
 
-    /// Redirects the packets of `port`, except those of connections that the kernel has already.
+    /// Sets whether packets to an address of this host are redirected, if they are for a registered port. Packets to any
+    /// other address are passed to the kernel.
+    ///
+    /// # Errors
+    /// When the kernel refuses, most likely because 4,096 addresses are served; EADDRNOTAVAIL from a broker in whose network
+    /// namespace no device has the address.
+    pub fn serve(&self, address: IpAddr, on: bool) -> io::Result<()> {
+        match &self.redirect {
+            Redirect::Program { program, .. } => program.change_address(address, |queues| {
+                *queues = if on { filter::ALL_QUEUES } else { filter::NO_QUEUE };
+            }),
+            Redirect::Broker(broker) => broker.serve(address, on),
+        }
+    }
+
+    /// Redirects the packets of `port` to served addresses, except those of connections that the kernel has already.
     ///
     /// # Errors
     /// When the kernel refuses, most likely because 65,536 ports are registered.

@@ -1,7 +1,7 @@
 //! The loaded XDP program: attaching it, and changing its maps while it runs.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -11,8 +11,9 @@ use aya::maps::{HashMap, MapData, MapError, XskMap};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, Xdp, xdp::XdpMode};
 
-use super::filter::{self, Port};
-use super::flows::Flows;
+use super::addresses::Addresses;
+use super::filter::{self, Port, Queues};
+use super::flows::HeldFlows;
 use super::holder::holder;
 use super::inject;
 use crate::error::OpenError;
@@ -24,7 +25,8 @@ pub(super) struct Program {
     device: String,
     ports: Mutex<HashMap<MapData, u32, Port>>,
     sockets: Mutex<XskMap<MapData>>,
-    flows: Mutex<Flows>,
+    addresses: Mutex<Addresses>,
+    held: Mutex<HeldFlows>,
     /// The program that passes injected frames to the kernel, once it was needed.
     pass: OnceLock<Option<OwnedFd>>,
     /// Detaches the program when dropped; the kernel does so when the process ends.
@@ -50,12 +52,14 @@ impl Program {
         let mut map = |name| loaded.take_map(name).ok_or_else(|| load(format!("it has no map {name}")));
         let ports = HashMap::try_from(map(filter::PORTS)?).map_err(|error| load(error_chain(&error)))?;
         let sockets = XskMap::try_from(map(filter::SOCKETS)?).map_err(|error| load(error_chain(&error)))?;
-        let flows = HashMap::try_from(map(filter::FLOWS_MAP)?).map_err(|error| load(error_chain(&error)))?;
+        let addresses = HashMap::try_from(map(filter::ADDRESSES)?).map_err(|error| load(error_chain(&error)))?;
+        let held = HashMap::try_from(map(filter::HELD_FLOWS)?).map_err(|error| load(error_chain(&error)))?;
         Ok(Self {
             device: device.to_owned(),
             ports: Mutex::new(ports),
             sockets: Mutex::new(sockets),
-            flows: Mutex::new(Flows::new(flows)),
+            addresses: Mutex::new(Addresses::new(addresses)),
+            held: Mutex::new(HeldFlows::new(held)),
             pass: OnceLock::new(),
             link: Mutex::new(None),
             loaded: Mutex::new(loaded),
@@ -95,7 +99,7 @@ impl Program {
         let key = filter::key(number, port);
         let mut ports = lock(&self.ports);
         let nowhere = [filter::NO_QUEUE; 3];
-        let has_exceptions = u8::from(lock(&self.flows).has_port(port) && protocol == Protocol::Tcp);
+        let has_held = u8::from(lock(&self.held).has_port(port) && protocol == Protocol::Tcp);
         let mut entry = match ports.get(&key, 0) {
             Ok(entry) => entry,
             Err(MapError::KeyNotFound) => nowhere,
@@ -103,8 +107,7 @@ impl Program {
         };
         let before = entry;
         change(&mut entry);
-        entry[filter::EXCEPTIONS][0] =
-            if entry[..filter::EXCEPTIONS] == nowhere[..filter::EXCEPTIONS] { 0 } else { has_exceptions };
+        entry[filter::HELD][0] = if entry[..filter::HELD] == nowhere[..filter::HELD] { 0 } else { has_held };
         if entry == before {
             return Ok(());
         }
@@ -113,29 +116,23 @@ impl Program {
     }
 }
 
-/// Connections that were handed over to the kernel.
+/// Addresses, and connections that are handed over to the kernel.
 impl Program {
-    /// Passes the segments of a TCP connection to the kernel.
-    pub(super) fn pass_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
-        lock(&self.flows).insert(local, remote)?;
+    /// Changes the queues where an address is served.
+    pub(super) fn change_address(&self, address: IpAddr, change: impl FnOnce(&mut Queues)) -> io::Result<()> {
+        lock(&self.addresses).change(address, change)
+    }
+
+    /// Redirects the segments of a TCP connection even if the kernel has a socket of it.
+    pub(super) fn hold_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        lock(&self.held).insert(local, remote)?;
         self.change_port(Protocol::Tcp, local.port(), |_| ())
     }
 
-    /// Ends the exception of a connection, whose segments then go where its port's go.
-    pub(super) fn reclaim_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
-        lock(&self.flows).remove(local, remote)?;
+    /// Ends [`Self::hold_flow`].
+    pub(super) fn release_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
+        lock(&self.held).remove(local, remote)?;
         self.change_port(Protocol::Tcp, local.port(), |_| ())
-    }
-
-    /// Returns the number of flow exceptions.
-    pub(super) fn flows(&self) -> usize {
-        lock(&self.flows).len()
-    }
-
-    /// Ends the exceptions of connections that the kernel does not have any more, in the calling thread's network namespace.
-    pub(super) fn sweep_flows(&self) -> io::Result<()> {
-        let gone = lock(&self.flows).gone()?;
-        gone.into_iter().try_for_each(|(local, remote)| self.reclaim_flow(local, remote))
     }
 
     /// Gives a frame to the kernel as if the device of this index had received it.

@@ -73,6 +73,10 @@ impl Broker for Client {
         self.request(&Request::Redirect { protocol, port, what })
     }
 
+    fn serve(&self, address: IpAddr, on: bool) -> io::Result<()> {
+        self.request(&Request::Serve { address, on })
+    }
+
     fn use_neighbor(&self, address: IpAddr) -> io::Result<()> {
         self.request(&Request::UseNeighbor(address))
     }

@@ -45,6 +45,13 @@ pub enum Request {
         /// Which of its packets.
         what: Redirected,
     },
+    /// See [`Broker::serve`](super::Broker::serve).
+    Serve {
+        /// The address.
+        address: IpAddr,
+        /// Whether packets to it are redirected.
+        on: bool,
+    },
     /// See [`Broker::use_neighbor`](super::Broker::use_neighbor).
     UseNeighbor(IpAddr),
     /// See [`Broker::begin_repair`](super::Broker::begin_repair). The socket is sent with the message.
@@ -62,7 +69,7 @@ pub enum Request {
         local: SocketAddr,
         /// Address of the peer.
         remote: SocketAddr,
-        /// Whether to pass it, or to undo that.
+        /// Whether to pass it.
         on: bool,
     },
     /// See [`Broker::inject`](super::Broker::inject): the frame in hexadecimal digits.
@@ -273,6 +280,7 @@ mod tests {
             Request::Claim { token: TOKEN.to_owned(), is_forked: true },
             Request::Engage,
             redirect,
+            Request::Serve { address: Ipv6Addr::LOCALHOST.into(), on: true },
             Request::UseNeighbor([10, 0, 0, 9].into()),
             Request::UseNeighbor(Ipv6Addr::LOCALHOST.into()),
             Request::BeginRepair(RepairState {

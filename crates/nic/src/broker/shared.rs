@@ -1,7 +1,7 @@
 //! The broker's part of a NIC.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::af_xdp::{self, PortsError, XdpDevice};
@@ -117,29 +117,25 @@ impl SharedNic {
         self.xdp.as_ref().map_or(Ok(()), |device| device.set_port(protocol, port, queues, what))
     }
 
-    /// Passes the segments of a TCP connection to the kernel, or undoes that.
+    /// Sets whether packets to an address are redirected to the queue pairs of these queues.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn serve(&self, address: IpAddr, queues: &[u32], on: bool) -> io::Result<()> {
+        self.xdp.as_ref().map_or(Ok(()), |device| device.serve(address, queues, on))
+    }
+
+    /// Sets whether the segments of a TCP connection of which the kernel has a socket are passed to it. They are from the
+    /// beginning.
     ///
     /// # Errors
     /// When the kernel refuses, or the NIC is not shared with it.
     pub fn pass_flow(&self, local: SocketAddr, remote: SocketAddr, on: bool) -> io::Result<()> {
         match &self.xdp {
-            Some(device) if on => device.pass_flow(local, remote),
-            Some(device) => device.reclaim_flow(local, remote),
+            Some(device) if on => device.release_flow(local, remote),
+            Some(device) => device.hold_flow(local, remote),
             None => Err(io::ErrorKind::Unsupported.into()),
         }
-    }
-
-    /// Returns the number of connections whose segments are passed to the kernel.
-    pub fn passed_flows(&self) -> usize {
-        self.xdp.as_ref().map_or(0, XdpDevice::flows)
-    }
-
-    /// Ends the exceptions of connections of which the kernel has no socket any more.
-    ///
-    /// # Errors
-    /// Those of `sock_diag(7)`.
-    pub fn sweep_flows(&self) -> io::Result<()> {
-        self.xdp.as_ref().map_or(Ok(()), XdpDevice::sweep_flows)
     }
 
     /// Gives a frame to the kernel as if the device had received it.

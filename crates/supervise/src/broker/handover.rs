@@ -5,14 +5,15 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use abey_nic::Protocol;
+use abey_nic::broker::SharedNic;
 use abey_nic::repair::{self, RepairState};
 
-/// How often the flow exceptions of connections that have ended are removed.
-pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum number of connections that a client hands over at the same time.
+const MAX_HELD: usize = 256;
 
 /// The ports that are redirected to a client.
 type RedirectedPorts = BTreeSet<(Protocol, u16)>;
@@ -26,12 +27,53 @@ fn check(ports: &RedirectedPorts, port: (Protocol, u16)) -> io::Result<()> {
     if ports.contains(&port) { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-/// Makes the client's socket one of a connection, in repair mode. After an error the socket is as it was before.
-pub(super) fn begin_repair(ports: &RedirectedPorts, state: &RepairState, sockets: &[OwnedFd]) -> io::Result<()> {
+/// The connections of a client that are being handed over, and are not passed to the kernel yet.
+#[derive(Debug, Default)]
+pub(super) struct HeldFlows(BTreeSet<(SocketAddr, SocketAddr)>);
+
+impl HeldFlows {
+    /// Sets whether a connection is passed to the kernel.
+    pub(super) fn pass(
+        &mut self,
+        nic: &SharedNic,
+        (local, remote): (SocketAddr, SocketAddr),
+        on: bool,
+    ) -> io::Result<()> {
+        if !on && self.0.len() >= MAX_HELD {
+            return Err(io::Error::from_raw_os_error(nix::libc::ENOBUFS));
+        }
+        nic.pass_flow(local, remote, on)?;
+        if on {
+            self.0.remove(&(local, remote));
+        } else {
+            self.0.insert((local, remote));
+        }
+        Ok(())
+    }
+
+    /// Passes all to the kernel: the client has ended.
+    pub(super) fn pass_all(&mut self, nic: &SharedNic) {
+        for (local, remote) in std::mem::take(&mut self.0) {
+            let _ = nic.pass_flow(local, remote, true);
+        }
+    }
+}
+
+/// Makes the client's socket one of a connection, in repair mode. The connection is not passed to the kernel yet. After an
+/// error all is as it was before.
+pub(super) fn begin_repair(
+    (nic, held): (&SharedNic, &mut HeldFlows),
+    ports: &RedirectedPorts,
+    state: &RepairState,
+    sockets: &[OwnedFd],
+) -> io::Result<()> {
     check_port(ports, state.local.port())?;
     let [socket] = sockets else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let flow = (state.local, state.remote);
+    held.pass(nic, flow, false)?;
     repair::begin(socket.as_fd(), state).inspect_err(|_| {
         let _ = repair::undo(socket.as_fd(), state.reuse_address);
+        let _ = held.pass(nic, flow, true);
     })
 }
 

@@ -7,11 +7,12 @@
 //! the frames of these queues, and resets connections that it does not have.
 //!
 //! A process proves that it belongs to the program by a token in its environment. It can change the state of its own queues
-//! only: redirect ports to them, and keep neighbour entries in use.
+//! only: redirect ports and addresses of the host to them, and keep neighbour entries in use.
 //!
 //! When the broker's process is killed the kernel detaches the XDP program (it is attached by a link) and removes the
 //! abstract socket; the guard ends the program.
 
+mod addresses;
 mod handover;
 mod ledger;
 mod server;

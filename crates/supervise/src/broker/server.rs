@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use abey_datapath::Neighbors;
 use abey_datapath::control::{Lent, lend};
+use abey_datapath::{HostAddresses, Neighbors};
 use abey_nic::broker::{Listener, Peer, Reply, Request, SharedNic};
 use abey_nic::{NicName, Protocol, Redirected};
 use nix::sys::signal::{Signal, kill};
@@ -16,7 +16,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::handover;
+use super::addresses::ServedAddresses;
+use super::handover::{self, HeldFlows};
 use super::ledger::{ClientId, Decision, Ledger};
 use super::{BrokerConfig, Claim, SharedClaims, SharedFailure, StartError};
 
@@ -29,6 +30,8 @@ struct Client {
     has_claimed: bool,
     queues: Vec<u32>,
     ports: BTreeSet<(Protocol, u16)>,
+    addresses: ServedAddresses,
+    held: HeldFlows,
     /// The control socket made for it.
     control: Option<Lent>,
 }
@@ -53,8 +56,8 @@ pub(super) struct BrokerServer {
     ledger: Ledger,
     clients: BTreeMap<ClientId, Client>,
     next_id: ClientId,
-    /// When the flow exceptions are checked next, if there are any.
-    next_sweep: Instant,
+    /// The addresses of the namespace, if the NIC is shared with its kernel.
+    addresses: Option<HostAddresses>,
     /// Messages that were reported.
     reported: BTreeSet<String>,
     failure: SharedFailure,
@@ -69,24 +72,22 @@ impl BrokerServer {
         (failure, claims): (SharedFailure, SharedClaims),
     ) -> Result<Self, StartError> {
         let nic = SharedNic::open(&config.nic, &config.options)?;
-        let neighbors = match &config.nic {
+        let (neighbors, addresses) = match &config.nic {
             NicName::AfXdp(device) => {
                 let index = nix::net::if_::if_nametoindex(device.as_str()).map_err(io::Error::from)?;
-                Some(Neighbors::open(index)?)
+                (Some(Neighbors::open(index)?), Some(HostAddresses::open()?))
             }
-            _ => None,
+            _ => (None, None),
         };
         let ledger = Ledger::new(nic.queues(), nic.is_divisible(), config.queues_per_process);
         let (clients, reported) = (BTreeMap::new(), BTreeSet::new());
-        let next_sweep = Instant::now();
-        Ok(Self { config, token, nic, neighbors, ledger, clients, next_id: 0, next_sweep, reported, failure, claims })
+        Ok(Self { config, token, nic, neighbors, addresses, ledger, clients, next_id: 0, reported, failure, claims })
     }
 
     /// Serves processes until the other end of `stop` is closed.
     pub(super) fn run(&mut self, listener: &Listener, stop: &PipeReader) {
         loop {
             self.decide();
-            self.sweep_flows();
             let Some(ready) = self.wait(listener, stop) else { return };
             for id in ready {
                 self.serve(id);
@@ -99,8 +100,7 @@ impl BrokerServer {
 
     /// Waits for the next event, and returns the clients that have sent something or have ended; `None` at the end.
     fn wait(&self, listener: &Listener, stop: &PipeReader) -> Option<Vec<ClientId>> {
-        let sweep = (self.nic.passed_flows() > 0).then_some(self.next_sweep);
-        let timeout = self.ledger.next_deadline().into_iter().chain(sweep).min().and_then(|at| {
+        let timeout = self.ledger.next_deadline().and_then(|at| {
             // Rounded up to milliseconds, so that the wait does not end before the deadline.
             let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             Timespec::try_from(left).ok()
@@ -130,21 +130,19 @@ impl BrokerServer {
         Some(ready)
     }
 
-    /// Removes the flow exceptions of connections that have ended, every few seconds.
-    fn sweep_flows(&mut self) {
-        let now = Instant::now();
-        if now >= self.next_sweep && self.nic.passed_flows() > 0 {
-            // If this fails, it is tried again; a stale exception does no harm.
-            let _ = self.nic.sweep_flows();
-            self.next_sweep = now + handover::SWEEP_INTERVAL;
-        }
-    }
-
     fn add(&mut self, peer: Peer) {
         let pid = peer.pid().ok().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let client =
-            Client { peer, pidfd, has_claimed: false, queues: Vec::new(), ports: BTreeSet::new(), control: None };
+        let client = Client {
+            peer,
+            pidfd,
+            has_claimed: false,
+            queues: Vec::new(),
+            ports: BTreeSet::new(),
+            addresses: ServedAddresses::default(),
+            held: HeldFlows::default(),
+            control: None,
+        };
         self.clients.insert(self.next_id, client);
         self.next_id += 1;
     }
@@ -194,16 +192,22 @@ impl BrokerServer {
                 }
                 self.nic.set_port(protocol, port, &client.queues, what).map_err(|error| error.into_source())
             }
+            Request::Serve { address, on } => {
+                client.addresses.set((&self.nic, self.addresses.as_mut()), &client.queues, address, on)
+            }
             Request::UseNeighbor(address) => match &mut self.neighbors {
                 Some(neighbors) => neighbors.mark_used(address),
                 None => Ok(()),
             },
-            Request::BeginRepair(state) => handover::begin_repair(&client.ports, &state, descriptors),
+            Request::BeginRepair(state) => {
+                handover::begin_repair((&self.nic, &mut client.held), &client.ports, &state, descriptors)
+            }
             Request::EndRepair { reuse_address, has_succeeded } => {
                 handover::end_repair(descriptors, reuse_address, has_succeeded)
             }
             Request::PassFlow { local, remote, on } => {
-                handover::check_port(&client.ports, local.port()).and_then(|()| self.nic.pass_flow(local, remote, on))
+                let checked = handover::check_port(&client.ports, local.port());
+                checked.and_then(|()| client.held.pass(&self.nic, (local, remote), on))
             }
             Request::Inject(digits) => {
                 handover::frame(&client.ports, &digits).and_then(|frame| self.nic.inject(&frame))
@@ -248,6 +252,8 @@ impl BrokerServer {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let (queues, ports) = (std::mem::take(&mut client.queues), std::mem::take(&mut client.ports));
         client.control = None;
+        client.addresses.clear(&self.nic, &queues);
+        client.held.pass_all(&self.nic);
         for (protocol, port) in ports {
             // If this fails, the queue without a socket passes its frames to the kernel all the same.
             let _ = self.nic.set_port(protocol, port, &queues, Redirected::Nothing);

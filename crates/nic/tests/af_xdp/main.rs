@@ -1,7 +1,10 @@
 //! AF_XDP on a veth pair in namespaces of the test's own: frames both ways, ports that come and go, what passes to the
 //! kernel, and nothing left behind by a process that was killed.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod kernel_flows;
+mod segment;
 
 use std::fs::File;
 use std::net::UdpSocket;
@@ -23,7 +26,15 @@ fn veth(queues: u32) -> File {
 }
 
 fn open_near() -> Nic {
-    open("af_xdp:near0", &Options::default()).expect("open")
+    serving(open("af_xdp:near0", &Options::default()).expect("open"))
+}
+
+/// The NIC, of which the addresses of [`veth`]'s near end are served.
+fn serving(nic: Nic) -> Nic {
+    for address in ["10.8.0.1", "fd08::1"] {
+        nic.ports().expect("ports").serve(address.parse().expect("an address"), true).expect("serve");
+    }
+    nic
 }
 
 /// A UDP socket in the far namespace.
@@ -293,7 +304,7 @@ fn a_generic_program_does_the_same() {
         let mut options = Options::default();
         options.xdp.generic = true;
         options.xdp.copy = XdpCopy::Copy;
-        let mut nic = open("af_xdp:near0", &options).expect("open");
+        let mut nic = serving(open("af_xdp:near0", &options).expect("open"));
         nic.ports().expect("ports").register(Protocol::Udp, 700).expect("register");
         let mut queues = nic.take_queues();
         far_socket(&far, "10.8.0.2:900").send_to(b"generic", "10.8.0.1:700").expect("send");

@@ -1,6 +1,8 @@
 //! A device that is shared with the kernel: the traffic that stays in the kernel, the neighbours and ports that the runtime
 //! requests, and the state after the runtime is dropped.
 
+mod addresses;
+#[path = "../common/mod.rs"]
 mod common;
 
 use std::fs::File;
