@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use abey_datapath::control::{Client, ControlError, RefusalKind, Status, Unreachable, find};
+use abey_datapath::control::{Client, ControlError, RefusalKind, Status, Unreachable, find, statuses};
 use abey_linux::process::descendants;
 
 use crate::failure::Failure;
@@ -43,6 +43,8 @@ impl Datapaths {
         if !all.reached.is_empty() {
             return Ok(all);
         }
+        // That other users' sockets do not answer is no reason why this fails.
+        all.unreachable.retain(|one| one.user.is_none() || pid.is_some());
         if let Some(Unreachable { error, .. }) = all.unreachable.pop() {
             return Err(error.into());
         }
@@ -55,8 +57,12 @@ impl Datapaths {
         })
     }
 
-    /// Returns the only datapath. Both ends of a shared-memory NIC have its name, so there may be two.
+    /// Returns the only datapath. Both ends of a shared-memory NIC have its name, so there may be two. Those of this user come
+    /// before those of others, who may give theirs any name.
     pub(crate) fn only(mut self) -> Result<Datapath, Failure> {
+        if self.reached.iter().any(|one| one.client.user().is_none()) {
+            self.reached.retain(|one| one.client.user().is_none());
+        }
         let Some(last) = self.reached.pop() else { return Err(Failure::usage("no datapath runs")) };
         if self.reached.is_empty() {
             return Ok(last);
@@ -94,16 +100,19 @@ impl Datapaths {
 
     fn find() -> Result<Self, ControlError> {
         let mut all = Self::default();
+        let mut clients = Vec::new();
         for client in find()? {
-            match client.and_then(|client| {
-                let status = client.status();
-                let pid = client.pid();
-                status.map(|status| Datapath { client, status }).map_err(|error| Unreachable { pid, error })
-            }) {
-                Ok(datapath) => all.reached.push(datapath),
-                // The process has ended meanwhile.
-                Err(Unreachable { error: ControlError::Gone { pid }, .. }) if !process(pid).exists() => {}
+            match client {
+                Ok(client) => clients.push(client),
                 Err(unreachable) => all.unreachable.push(unreachable),
+            }
+        }
+        for (client, status) in statuses(clients) {
+            match status {
+                Ok(status) => all.reached.push(Datapath { client, status }),
+                // The process has ended meanwhile.
+                Err(ControlError::Gone { pid }) if !process(pid).exists() => {}
+                Err(error) => all.unreachable.push(client.unreachable(error)),
             }
         }
         Ok(all)

@@ -13,7 +13,7 @@ use std::path::Path;
 use abey_datapath::Runtime;
 use abey_datapath::control::{
     Answer, Change, Client, ControlError, Latencies, MAX_CLIENTS, MAX_REQUEST, RefusalKind, Reply, Role, Server,
-    find_in,
+    find_in, statuses,
 };
 use abey_delivery::{EpollBusyPoll, Mode, Nanos, PollContext};
 use support::{EchoServer, HANG_LIMIT, connect, eventually, every_mode, mode, pair, round_trip};
@@ -257,6 +257,48 @@ fn stale_sockets_are_removed_and_names_are_unique() {
     assert!(!dead.exists());
     drop((first, second));
     assert_eq!(fs::read_dir(directory.path()).expect("readable").count(), 2, "files of others stay");
+}
+
+#[test]
+fn silent_sockets_delay_the_answers_of_others_by_one_time_limit_together() {
+    // One after the other these would take longer than the limit of hanging tests.
+    const SILENT: u32 = 100;
+    let (_client, server) = pair(mode("base"), 1);
+    let (_control, directory) = served(&server);
+    let silent: Vec<UnixListener> = (0..SILENT)
+        .map(|number| UnixListener::bind(directory.path().join(format!("1-{number}.sock"))).expect("bound"))
+        .collect();
+    let clients: Vec<Client> =
+        find_in(directory.path()).expect("readable").into_iter().map(|one| one.expect("connected")).collect();
+    let since = std::time::Instant::now();
+    let (answered, without): (Vec<_>, Vec<_>) =
+        statuses(clients).into_iter().map(|(_, status)| status).partition(Result::is_ok);
+    assert!(since.elapsed() < HANG_LIMIT, "one after the other");
+    assert_eq!(answered.len(), 1);
+    assert_eq!(without.len(), silent.len());
+    assert!(without.iter().all(|one| matches!(one, Err(ControlError::Silent { .. }))), "{without:?}");
+}
+
+#[test]
+fn a_socket_with_a_full_backlog_is_silent_at_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("1-0.sock");
+    let _listener = UnixListener::bind(&path).expect("bound");
+    let waiting = || {
+        let socket = rustix::net::socket_with(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::STREAM,
+            rustix::net::SocketFlags::NONBLOCK,
+            None,
+        );
+        let socket = socket.expect("a socket");
+        let address = rustix::net::SocketAddrUnix::new(&path).expect("short");
+        rustix::net::connect(&socket, &address).is_ok().then_some(socket)
+    };
+    let backlog: Vec<_> = std::iter::from_fn(waiting).take(100_000).collect();
+    let found = find_in(directory.path()).expect("readable");
+    assert!(matches!(&found[..], [Err(one)] if matches!(one.error, ControlError::Silent { .. })), "{found:?}");
+    drop(backlog);
 }
 
 #[test]

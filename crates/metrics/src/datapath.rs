@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use abey_datapath::Counters;
-use abey_datapath::control::{Client, ControlError, Shard, Status, find};
+use abey_datapath::control::{Client, ControlError, Shard, Status, find, statuses};
 use abey_delivery::{Family, ModeSettings, Nanos, PollContext};
 use glob::Pattern;
 
@@ -54,15 +54,15 @@ impl Datapaths {
     pub(crate) fn read(&mut self, now: Nanos) -> (Vec<Datapath>, Vec<Instance>, Result<(), String>) {
         let searched = self.search(now);
         let (mut datapaths, mut instances) = (Vec::new(), Vec::new());
-        let mut clients = std::mem::take(&mut self.clients);
+        let clients = std::mem::take(&mut self.clients);
         self.silent.retain(|_, (since, _)| now.saturating_sub(*since) < RETRY_DELAY);
         let mut failed = self.silent.values().next().map(|(_, error)| error.clone());
-        clients.retain(|client| {
+        let (silent, clients): (Vec<Client>, Vec<Client>) =
+            clients.into_iter().partition(|client| self.silent.contains_key(&client.pid()));
+        self.clients = silent;
+        let mut keep = |client: &Client, status: Result<Status, ControlError>| {
             let pid = client.pid();
-            if self.silent.contains_key(&pid) {
-                return true;
-            }
-            match client.status() {
+            match status {
                 Ok(status) => {
                     // The process may report its PID as seen in another PID namespace.
                     let status = Status { pid, ..status };
@@ -87,8 +87,12 @@ impl Datapaths {
                     !matches!(error, ControlError::Silent { .. })
                 }
             }
-        });
-        self.clients = clients;
+        };
+        let answered: Vec<Client> = statuses(clients)
+            .into_iter()
+            .filter_map(|(client, status)| keep(&client, status).then_some(client))
+            .collect();
+        self.clients.extend(answered);
         self.shards.retain(|key, _| instances.iter().any(|one: &Instance| one.key == *key));
         let error = searched.err().or(failed).or_else(|| self.unreachable.clone());
         (datapaths, instances, error.map_or(Ok(()), Err))

@@ -1,103 +1,86 @@
 //! The client of control sockets.
 
-use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use abey_delivery::Nanos;
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send, socket_with,
 };
 use rustix::process::geteuid;
 
-use super::directory::{self, Found};
+use super::directory::Found;
 use super::error::ControlError;
 use super::latency::LatencyPage;
 use super::protocol::{Answer, Change, MAX_ANSWER, Query, Reply, Request, SettingChange};
+use super::search::Unreachable;
 use super::sockets::SocketPage;
 use super::status::Status;
 
 /// How long a whole answer may take.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A connection to a running datapath.
 #[derive(Debug)]
 pub struct Client {
-    socket: OwnedFd,
+    pub(super) socket: OwnedFd,
     pid: u32,
+    /// The user whose datapath it is, if it is not that of this process.
+    pub(super) user: Option<u32>,
     path: PathBuf,
-}
-
-/// A datapath that was found and cannot be reached.
-#[derive(Debug)]
-pub struct Unreachable {
-    /// Its process.
-    pub pid: u32,
-    /// The reason.
-    pub error: ControlError,
-}
-
-/// Connects to every datapath of this user; for root, to those of every user with a runtime directory. Removes the sockets
-/// of processes that have ended.
-///
-/// # Errors
-/// The user has no directory for control sockets, or it cannot be read.
-pub fn find() -> Result<Vec<Result<Client, Unreachable>>, ControlError> {
-    connect_all(directory::directories()?)
-}
-
-/// Connects to every datapath in one directory ([`crate::Runtime::serve_control_in`]).
-///
-/// # Errors
-/// The directory cannot be read.
-pub fn find_in(directory: &Path) -> Result<Vec<Result<Client, Unreachable>>, ControlError> {
-    connect_all(vec![directory.to_owned()])
-}
-
-fn connect_all(directories: Vec<PathBuf>) -> Result<Vec<Result<Client, Unreachable>>, ControlError> {
-    let found = directory::find(directories)?.into_iter();
-    let clients = found.filter_map(|found| {
-        let pid = found.pid;
-        Client::connect(found).map_err(|error| Unreachable { pid, error }).transpose()
-    });
-    Ok(clients.collect())
 }
 
 impl Client {
     /// Connects to a socket. Returns `None` if its process has ended.
-    fn connect(found: Found) -> Result<Option<Self>, ControlError> {
-        let Found { path, pid, is_lent, owner } = found;
+    pub(super) fn connect(found: Found) -> Result<Option<Self>, ControlError> {
+        let user = found.foreign_user();
+        let address = found.address();
+        let Found { path, pid, is_lent, owner, .. } = &found;
         let failed =
             |source: Errno| ControlError::System { action: "connect to", path: path.clone(), source: source.into() };
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(failed)?;
+        // Not blocking, because a process that accepts nothing may have a full backlog.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
         for timeout in [Timeout::Send, Timeout::Recv] {
             set_socket_timeout(&socket, timeout, Some(ANSWER_TIMEOUT)).map_err(failed)?;
         }
-        match connect(&socket, &SocketAddrUnix::new(&path).map_err(failed)?) {
+        match connect(&socket, &SocketAddrUnix::new(&address).map_err(failed)?) {
             Ok(()) => {}
             Err(Errno::CONNREFUSED) => {
-                let _ = fs::remove_file(&path);
+                found.remove();
                 return Ok(None);
             }
             Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::AGAIN) => return Err(ControlError::Silent { pid }),
+            Err(Errno::AGAIN) => return Err(ControlError::Silent { pid: *pid }),
             Err(error) => return Err(failed(error)),
         }
+        ioctl_fionbio(&socket, false).map_err(failed)?;
         // Nothing is sent before the peer's user is checked.
         let peer = socket_peercred(&socket).map_err(failed)?;
-        let user = peer.uid.as_raw();
-        let trusted = peer.uid == geteuid() || geteuid().is_root() && user == owner;
+        let peer_user = peer.uid.as_raw();
+        // In another user's directory that user only: a link in the path could lead to a socket of root's.
+        let trusted = if user.is_some() { peer_user == *owner } else { peer.uid == geteuid() || peer_user == *owner };
         if !trusted {
-            return Err(ControlError::OtherUser { path, user });
+            return Err(ControlError::OtherUser { path: path.clone(), user: peer_user });
         }
         // The peer's ID in the PID namespace of this process. For a lent socket it would be the lender's.
-        let pid = if is_lent { pid } else { peer.pid.as_raw_nonzero().get().unsigned_abs() };
-        Ok(Some(Self { socket, pid, path }))
+        let pid = if *is_lent { *pid } else { peer.pid.as_raw_nonzero().get().unsigned_abs() };
+        Ok(Some(Self { socket, pid, user, path: found.path }))
+    }
+
+    /// Returns the user whose datapath it is, if it is not that of this process: what it answers is that user's word.
+    pub fn user(&self) -> Option<u32> {
+        self.user
+    }
+
+    /// Returns this datapath as one that was not reached.
+    #[must_use]
+    pub fn unreachable(&self, error: ControlError) -> Unreachable {
+        Unreachable { pid: self.pid, user: self.user, error }
     }
 
     /// Returns the ID of the process at the other end, in the PID namespace of this process.
@@ -110,7 +93,11 @@ impl Client {
     /// # Errors
     /// There is no answer, or the answer is invalid in this version of the protocol.
     pub fn status(&self) -> Result<Status, ControlError> {
-        match self.request(Query::Status)? {
+        self.request(Query::Status).and_then(|answer| self.to_status(answer))
+    }
+
+    pub(super) fn to_status(&self, answer: Answer) -> Result<Status, ControlError> {
+        match answer {
             Answer::Status(status) => Ok(*status),
             other => Err(self.unexpected(other)),
         }
@@ -159,7 +146,7 @@ impl Client {
         }
     }
 
-    fn invalid(&self, problem: impl ToString) -> ControlError {
+    pub(super) fn invalid(&self, problem: impl ToString) -> ControlError {
         ControlError::Foreign { pid: self.pid, problem: problem.to_string() }
     }
 
@@ -171,7 +158,12 @@ impl Client {
             let sent = send(&self.socket, rest, SendFlags::NOSIGNAL).map_err(|error| self.failed(error))?;
             rest = &rest[sent..];
         }
-        let reply: Reply = serde_json::from_slice(&self.receive()?).map_err(|error| self.invalid(error))?;
+        self.parse(&self.receive()?)
+    }
+
+    /// Returns the answer in a line.
+    pub(super) fn parse(&self, line: &[u8]) -> Result<Answer, ControlError> {
+        let reply: Reply = serde_json::from_slice(line).map_err(|error| self.invalid(error))?;
         Ok(reply.answer)
     }
 
@@ -197,7 +189,7 @@ impl Client {
         }
     }
 
-    fn failed(&self, error: Errno) -> ControlError {
+    pub(super) fn failed(&self, error: Errno) -> ControlError {
         match error {
             Errno::AGAIN => ControlError::Silent { pid: self.pid },
             Errno::PIPE | Errno::CONNRESET => ControlError::Gone { pid: self.pid },

@@ -1,12 +1,17 @@
 //! The directories of control sockets: one for each user, with one socket for each runtime.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, statat, unlinkat};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::error::ControlError;
@@ -18,6 +23,10 @@ pub const DIRECTORY_VARIABLE: &str = "ABEY_CONTROL_DIR";
 const ROOT: &str = "/run/abey/control";
 /// The parent of the users' runtime directories.
 const USERS: &str = "/run/user";
+/// The most sockets in the directory of one other user that root tries.
+const MAX_FOREIGN: usize = 64;
+/// The most entries of such a directory that are read.
+const MAX_FOREIGN_ENTRIES: usize = 4096;
 /// The most sockets of one process.
 const MAX_PER_PROCESS: u32 = 1000;
 
@@ -42,18 +51,36 @@ pub fn own_directory() -> Result<PathBuf, ControlError> {
     runtime.map(|runtime| runtime.join("abey")).ok_or(ControlError::NoDirectory)
 }
 
+/// A directory in which datapaths are found.
+pub(super) struct Place {
+    path: PathBuf,
+    /// The user whose directory it is, if root looks into it.
+    user: Option<u32>,
+}
+
+impl Place {
+    /// The directory of this user.
+    pub(super) fn own(path: PathBuf) -> Self {
+        Self { path, user: None }
+    }
+}
+
 /// Returns the directories in which datapaths are found: the user's own, and for root also those of the other users.
-pub(super) fn directories() -> Result<Vec<PathBuf>, ControlError> {
-    let mut all = vec![own_directory()?];
+pub(super) fn places() -> Result<Vec<Place>, ControlError> {
+    let mut all = vec![Place::own(own_directory()?)];
     if geteuid().is_root() && std::env::var_os(DIRECTORY_VARIABLE).is_none() {
         let users = fs::read_dir(USERS).into_iter().flatten().flatten();
-        all.extend(users.map(|user| user.path().join("abey")));
+        let foreign = |user: fs::DirEntry| {
+            let id = user.file_name().to_str()?.parse().ok()?;
+            Some(Place { path: user.path().join("abey"), user: Some(id) })
+        };
+        all.extend(users.filter_map(foreign).filter(|place| place.user != Some(0)));
     }
     Ok(all)
 }
 
 /// A socket that was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) path: PathBuf,
     /// The process that serves it, by its name.
@@ -62,32 +89,71 @@ pub(super) struct Found {
     pub(super) is_lent: bool,
     /// The user who must be at the other end.
     pub(super) owner: u32,
+    is_foreign: bool,
+    directory: Arc<OwnedFd>,
+    name: OsString,
 }
 
-/// Returns the sockets in these directories, ordered by process.
-pub(super) fn find(directories: Vec<PathBuf>) -> Result<Vec<Found>, ControlError> {
-    let mut found = Vec::new();
-    for directory in directories {
-        let entries = match fs::read_dir(&directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(source) => return Err(ControlError::System { action: "list", path: directory, source }),
-        };
-        // A symbolic link is not followed.
-        let Ok(about) = fs::symlink_metadata(&directory) else { continue };
-        if !about.is_dir() {
-            continue;
-        }
-        for path in entries.flatten().map(|entry| entry.path()) {
-            let (Some(pid), Ok(socket)) = (process_of(&path), fs::symlink_metadata(&path)) else { continue };
-            if socket.file_type().is_socket() && socket.uid() == about.uid() {
-                let is_lent = path.file_stem().is_some_and(|stem| stem.as_encoded_bytes().ends_with(LENT.as_bytes()));
-                found.push(Found { path, pid, is_lent, owner: about.uid() });
-            }
+impl Found {
+    /// Returns the user, if the directory is not that of this process.
+    pub(super) fn foreign_user(&self) -> Option<u32> {
+        self.is_foreign.then_some(self.owner)
+    }
+
+    /// Returns a path of the socket in the directory that was checked, even if another has its name by now.
+    pub(super) fn address(&self) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.directory.as_raw_fd().to_string()).join(&self.name)
+    }
+
+    /// Removes the socket of a process of this user that has ended.
+    pub(super) fn remove(&self) {
+        if !self.is_foreign {
+            let _ = unlinkat(&self.directory, &self.name, AtFlags::empty());
         }
     }
-    found.sort_by(|a, b| (a.pid, &a.path).cmp(&(b.pid, &b.path)));
-    Ok(found)
+}
+
+/// Returns the sockets in these directories, ordered by process; and the users, with their directories, who have more than
+/// are tried. Directories of other users that cannot be read or are none are left out: they are not root's concern.
+pub(super) fn find(places: Vec<Place>) -> Result<(Vec<Found>, Vec<(u32, PathBuf)>), ControlError> {
+    let (mut found, mut left_out) = (Vec::new(), Vec::new());
+    for Place { path, user } in places {
+        match (sockets_in(&path, user), user) {
+            (Ok((sockets, is_complete)), user) => {
+                found.extend(sockets);
+                left_out.extend(user.filter(|_| !is_complete).map(|user| (user, path)));
+            }
+            (Err(_), Some(_)) | (Err(Errno::NOENT), None) => {}
+            (Err(error), None) => return Err(ControlError::System { action: "list", path, source: error.into() }),
+        }
+    }
+    found.sort_by(|a, b| (a.is_foreign, a.pid, &a.path).cmp(&(b.is_foreign, b.pid, &b.path)));
+    Ok((found, left_out))
+}
+
+/// Returns the sockets in a directory, and whether these are all.
+fn sockets_in(path: &Path, user: Option<u32>) -> Result<(Vec<Found>, bool), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = Arc::new(openat(CWD, path, flags, Mode::empty())?);
+    let owner = fstat(&directory)?.st_uid;
+    if user.is_some_and(|user| user != owner) {
+        return Ok((Vec::new(), true));
+    }
+    let (mut found, most) = (Vec::new(), user.map_or(usize::MAX, |_| MAX_FOREIGN));
+    for (count, entry) in Dir::read_from(&directory)?.enumerate() {
+        if found.len() >= most || user.is_some() && count >= MAX_FOREIGN_ENTRIES {
+            return Ok((found, false));
+        }
+        let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
+        let Some(pid) = process_of(Path::new(&name)) else { continue };
+        let Ok(socket) = statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        if FileType::from_raw_mode(socket.st_mode) == FileType::Socket && socket.st_uid == owner {
+            let is_lent = Path::new(&name).file_stem().is_some_and(|stem| stem.as_bytes().ends_with(LENT.as_bytes()));
+            let (path, directory, is_foreign) = (path.join(&name), directory.clone(), user.is_some());
+            found.push(Found { path, pid, is_lent, owner, is_foreign, directory, name });
+        }
+    }
+    Ok((found, true))
 }
 
 /// The part of the name, after the number, that marks a socket which one process created for another.

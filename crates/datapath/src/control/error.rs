@@ -30,6 +30,12 @@ pub enum ControlError {
         /// The process.
         pid: u32,
     },
+    /// Another user has more sockets than are tried.
+    #[error("{path} has more control sockets than abey tries")]
+    TooMany {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The process ended or closed the connection.
     #[error("process {pid} has closed its control socket: try again if it still runs")]
     Gone {

@@ -43,18 +43,20 @@ mod directory;
 mod error;
 mod latency;
 mod protocol;
+mod search;
 mod server;
 mod sockets;
 mod status;
 mod view;
 
-pub use client::{Client, Unreachable, find, find_in};
+pub use client::Client;
 pub use directory::{DIRECTORY_VARIABLE, Lent, lend, own_directory};
 pub use error::ControlError;
 pub use latency::{Latencies, LatencyPage, MAX_LATENCY_WATCH};
 pub use protocol::{
     Answer, Change, MAX_ANSWER, MAX_REQUEST, Query, Refusal, RefusalKind, Reply, Request, SettingChange, VERSION,
 };
+pub use search::{Unreachable, describe, find, find_in, statuses};
 pub use server::{MAX_CLIENTS, Server};
 pub use sockets::{MAX_SOCKETS, Socket, SocketPage};
 pub use status::{ContextCpu, Epoll, MAX_EPOLLS, Queue, Role, Shard, Status, Thread};

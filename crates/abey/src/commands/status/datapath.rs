@@ -1,6 +1,6 @@
 //! Running datapaths, read at the begin and end of an interval.
 
-use abey_datapath::control::{MAX_SOCKETS, Status};
+use abey_datapath::control::{Client, MAX_SOCKETS, Status, describe, statuses};
 use abey_linux::netns::{self, NetNs};
 use abey_metrics::status::{DatapathSample, datapath_document, datapath_text};
 
@@ -22,10 +22,11 @@ impl Sampling {
     /// Reads the datapaths again. Returns those that still run, and notes about the others.
     pub(super) fn finish(self) -> (Vec<DatapathSample>, Vec<String>) {
         let Datapaths { reached, unreachable } = self.datapaths;
-        let mut notes: Vec<String> = unreachable.into_iter().map(|one| one.error.to_string()).collect();
-        let mut samples = Vec::new();
-        for Datapath { client, status: before } in reached {
-            match client.status() {
+        let (mut unreachable, mut notes, mut samples) = (unreachable, Vec::new(), Vec::new());
+        let (clients, before): (Vec<Client>, Vec<Status>) =
+            reached.into_iter().map(|Datapath { client, status }| (client, status)).unzip();
+        for ((client, status), before) in statuses(clients).into_iter().zip(before) {
+            match status {
                 // The process ID that the datapath reports may be that of another PID namespace.
                 Ok(status) => {
                     let mut sample = DatapathSample::between(before, Status { pid: client.pid(), ..status });
@@ -37,9 +38,10 @@ impl Sampling {
                     }
                     samples.push(sample);
                 }
-                Err(error) => notes.push(error.to_string()),
+                Err(error) => unreachable.push(client.unreachable(error)),
             }
         }
+        notes.splice(..0, describe(&unreachable));
         notes.extend(elsewhere(&samples));
         notes.extend(samples.iter().flat_map(DatapathSample::warnings));
         (samples, notes)
