@@ -63,7 +63,8 @@ impl Client {
         let peer = socket_peercred(&socket).map_err(failed)?;
         let peer_user = peer.uid.as_raw();
         // In another user's directory that user only: a link in the path could lead to a socket of root's.
-        let trusted = if user.is_some() { peer_user == *owner } else { peer.uid == geteuid() || peer_user == *owner };
+        let is_own = peer.uid == geteuid() || geteuid().is_root() && peer_user == *owner;
+        let trusted = if user.is_some() { peer_user == *owner } else { is_own };
         if !trusted {
             return Err(ControlError::OtherUser { path: path.clone(), user: peer_user });
         }

@@ -113,15 +113,20 @@ impl Found {
     }
 }
 
-/// Returns the sockets in these directories, ordered by process; and the users, with their directories, who have more than
-/// are tried. Directories of other users that cannot be read or are none are left out: they are not root's concern.
-pub(super) fn find(places: Vec<Place>) -> Result<(Vec<Found>, Vec<(u32, PathBuf)>), ControlError> {
+/// A directory of another user with more sockets than are tried.
+pub(super) struct LeftOut {
+    pub(super) user: u32,
+    pub(super) path: PathBuf,
+}
+
+/// Returns the sockets in these directories, ordered by process, and the directories with more than are tried. Directories of other users that cannot be read or are none are left out: they are not root's concern.
+pub(super) fn find(places: Vec<Place>) -> Result<(Vec<Found>, Vec<LeftOut>), ControlError> {
     let (mut found, mut left_out) = (Vec::new(), Vec::new());
     for Place { path, user } in places {
         match (sockets_in(&path, user), user) {
             (Ok((sockets, is_complete)), user) => {
                 found.extend(sockets);
-                left_out.extend(user.filter(|_| !is_complete).map(|user| (user, path)));
+                left_out.extend(user.filter(|_| !is_complete).map(|user| LeftOut { user, path }));
             }
             (Err(_), Some(_)) | (Err(Errno::NOENT), None) => {}
             (Err(error), None) => return Err(ControlError::System { action: "list", path, source: error.into() }),

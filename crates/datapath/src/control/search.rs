@@ -5,7 +5,7 @@
 //! the command. All datapaths are asked at the same time, those of other users within [`FOREIGN_LIMIT`].
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::client::{ANSWER_TIMEOUT, Client};
-use super::directory::{self, Place};
+use super::directory::{self, LeftOut, Place};
 use super::error::ControlError;
 use super::protocol::{Answer, MAX_ANSWER, Query, Request};
 use super::status::Status;
@@ -61,7 +61,7 @@ fn connect_all(places: Vec<Place>) -> Result<Vec<Result<Client, Unreachable>>, C
         let (pid, user) = (found.pid, found.foreign_user());
         Client::connect(found).map_err(|error| Unreachable { pid, user, error }).transpose()
     });
-    let left_out = left_out.into_iter().map(|(user, path): (u32, PathBuf)| {
+    let left_out = left_out.into_iter().map(|LeftOut { user, path }| {
         Err(Unreachable { pid: 0, user: Some(user), error: ControlError::TooMany { path } })
     });
     Ok(clients.chain(left_out).collect())
