@@ -4,15 +4,16 @@
 //! receiver's holds the bytes that are not read and, beyond them, out-of-order ranges at their final offsets, so that
 //! filling a gap moves nothing. An empty ring holds no memory: ten thousand idle connections need no buffers.
 
-/// Smallest allocation in bytes; a short message fits. A larger one would clear memory that the message does not use
-/// and evict the state of other connections from the caches. Allocators cache blocks of up to about a thousand bytes
+/// Smallest allocation in bytes; a short message fits. Allocators cache blocks of up to about a thousand bytes
 /// per thread (the GNU C library up to 1,032 bytes), so that allocating and freeing one is cheap.
 const SMALLEST: usize = 128;
 
 /// Growing ring of bytes. The owner enforces the limit: the ring grows to hold whatever it is given.
 #[derive(Debug, Default)]
 pub(crate) struct Ring {
-    memory: Box<[u8]>,
+    /// Bytes that were written at least once. The ring uses the largest power of two of the allocated bytes, and does
+    /// not clear those that were never written.
+    memory: Vec<u8>,
     head: usize,
     len: usize,
 }
@@ -25,7 +26,17 @@ impl Ring {
 
     /// Returns the allocated memory in bytes.
     pub(crate) fn capacity(&self) -> usize {
-        self.memory.len()
+        self.memory.capacity()
+    }
+
+    /// Returns the number of bytes after which positions wrap: zero or a power of two.
+    fn size(&self) -> usize {
+        self.capacity().checked_ilog2().map_or(0, |bits| 1 << bits)
+    }
+
+    /// Returns the position in memory of the byte at `offset`. The ring must have memory.
+    fn position(&self, offset: usize) -> usize {
+        (self.head + offset) & (self.size() - 1)
     }
 
     /// Appends `bytes`.
@@ -41,15 +52,29 @@ impl Ring {
             return;
         }
         self.reserve(offset + bytes.len());
-        let start = (self.head + offset) & (self.memory.len() - 1);
-        let first = bytes.len().min(self.memory.len() - start);
-        self.memory[start..start + first].copy_from_slice(&bytes[..first]);
-        self.memory[..bytes.len() - first].copy_from_slice(&bytes[first..]);
+        let start = self.position(offset);
+        let (first, second) = bytes.split_at(bytes.len().min(self.size() - start));
+        self.put(start, first);
+        if !second.is_empty() {
+            self.put(0, second);
+        }
+    }
+
+    /// Writes `bytes` at a position in memory. They must not wrap.
+    fn put(&mut self, position: usize, bytes: &[u8]) {
+        if position >= self.memory.len() {
+            self.memory.resize(position, 0);
+            self.memory.extend_from_slice(bytes);
+        } else {
+            let (old, new) = bytes.split_at(bytes.len().min(self.memory.len() - position));
+            self.memory[position..position + old.len()].copy_from_slice(old);
+            self.memory.extend_from_slice(new);
+        }
     }
 
     /// Extends the length by `bytes`, which [`Ring::write_at`] has written.
     pub(crate) fn extend(&mut self, bytes: usize) {
-        debug_assert!(self.len + bytes <= self.memory.len(), "bytes that were never written");
+        debug_assert!(self.len + bytes <= self.size(), "bytes that were never written");
         self.len += bytes;
     }
 
@@ -59,8 +84,8 @@ impl Ring {
         if len == 0 {
             return (&[], &[]);
         }
-        let start = (self.head + offset) & (self.memory.len() - 1);
-        let first = len.min(self.memory.len() - start);
+        let start = self.position(offset);
+        let first = len.min(self.size() - start);
         (&self.memory[start..start + first], &self.memory[..len - first])
     }
 
@@ -70,8 +95,8 @@ impl Ring {
         if len == 0 {
             return Vec::new();
         }
-        let start = (self.head + offset) & (self.memory.len() - 1);
-        let first = len.min(self.memory.len() - start);
+        let start = self.position(offset);
+        let first = len.min(self.size() - start);
         [&self.memory[start..start + first], &self.memory[..len - first]].concat()
     }
 
@@ -92,23 +117,25 @@ impl Ring {
         if self.len == 0 && !keep {
             *self = Self::default();
         } else if !self.memory.is_empty() {
-            self.head = (self.head + bytes) & (self.memory.len() - 1);
+            self.head = self.position(bytes);
         }
     }
 
-    #[expect(clippy::slow_vector_initialization, reason = "`calloc` bypasses the allocator's per-thread cache")]
-    fn reserve(&mut self, needed: usize) {
-        let old = self.memory.len();
-        if needed <= old {
-            return;
+    /// Allocates memory for `needed` bytes from the front.
+    pub(crate) fn reserve(&mut self, needed: usize) {
+        if needed > self.size() {
+            self.grow(needed.next_power_of_two().max(SMALLEST));
         }
-        let size = needed.next_power_of_two().max(SMALLEST);
+    }
+
+    fn grow(&mut self, size: usize) {
         let mut grown = Vec::with_capacity(size);
-        grown.resize(size, 0);
-        let mut grown = grown.into_boxed_slice();
-        let first = old - self.head;
-        grown[..first].copy_from_slice(&self.memory[self.head..]);
-        grown[first..old].copy_from_slice(&self.memory[..self.head]);
+        grown.extend_from_slice(&self.memory[self.head..]);
+        if self.head > 0 {
+            // An out-of-order range may have wrapped although the end of the memory was not reached.
+            grown.resize(self.size() - self.head, 0);
+            grown.extend_from_slice(&self.memory[..self.head]);
+        }
         self.memory = grown;
         self.head = 0;
     }
@@ -150,6 +177,19 @@ mod tests {
         assert_eq!(contents(&ring), expected);
         let (first, second) = ring.slices(1000, 500);
         assert_eq!([first, second].concat(), expected[1000..1500]);
+    }
+
+    #[test]
+    fn out_of_order_bytes_that_wrapped_over_a_gap_survive_growth() {
+        let mut ring = Ring::default();
+        ring.push(&[1; 50]);
+        ring.consume(50, true);
+        // The bytes from position 50 to 128 were never written.
+        ring.write_at(100, b"wrapped");
+        ring.write_at(1000, b"grown");
+        ring.write_at(0, &[2; 100]);
+        ring.extend(107);
+        assert_eq!(contents(&ring), [&[2; 100][..], b"wrapped"].concat());
     }
 
     #[test]

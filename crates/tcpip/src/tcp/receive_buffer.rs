@@ -191,7 +191,8 @@ impl ReceiveBuffer {
 
     fn store(&mut self, range: SeqRange, payload: &Payload<'_>, skip: usize) {
         let mut offset = self.ring.len() + range.start.since(self.next) as usize;
-        payload.pieces_from(skip, range.end.since(range.start) as usize, |piece| {
+        self.ring.reserve(offset + range.len() as usize);
+        payload.pieces_from(skip, range.len() as usize, |piece| {
             self.ring.write_at(offset, piece);
             offset += piece.len();
         });
@@ -282,7 +283,7 @@ impl ReceiveBuffer {
 
     /// Returns the SACK blocks to send: a duplicate first (RFC 2883), then the ranges, the last changed first.
     pub(crate) fn sack_blocks(&mut self, room: usize) -> SackBlocks {
-        if room == 0 || self.duplicate.is_none() && self.ranges.is_empty() {
+        if room == 0 {
             return SackBlocks::default();
         }
         self.duplicate.take().into_iter().chain(self.ranges.iter().copied()).take(room).collect()
