@@ -59,6 +59,7 @@
 
 #![forbid(unsafe_code)]
 
+mod checksum;
 mod config;
 mod counters;
 mod datagram_table;

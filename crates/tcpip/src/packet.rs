@@ -3,16 +3,22 @@
 //! Each fault is an error value that the caller counts. Fragments are a fault too, after which [`parse_fragment`] parses them:
 //! TCP never needs them, since it discovers the path MTU. A few IPv6 extension headers are skipped.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use smoltcp::wire::{
-    EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6ExtHeader, Ipv6Packet, checksum,
-};
+use smoltcp::wire::{EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6ExtHeader, Ipv6Packet};
 
-use crate::{ecn::Codepoint, fragment::Fragment};
+use crate::{checksum::Sum, ecn::Codepoint, fragment::Fragment};
 
 /// Length of an Ethernet header in bytes.
 pub(crate) const ETHERNET_HEADER_LEN: usize = 14;
+/// Length of an IPv4 header without options in bytes.
+const V4_HEADER_LEN: usize = 20;
+/// Length of an IPv6 header without extension headers in bytes.
+const V6_HEADER_LEN: usize = 40;
+/// IPv4's flags "don't fragment" and "more fragments", and the bits of the fragment's offset in units of eight bytes.
+const DONT_FRAGMENT: u16 = 0x4000;
+const MORE_FRAGMENTS: u16 = 0x2000;
+const FRAGMENT_OFFSET: u16 = 0x1fff;
 /// Maximum number of IPv6 extension headers.
 const MAX_EXTENSION_HEADERS: usize = 4;
 /// Hop limit of ordinary packets.
@@ -56,17 +62,17 @@ impl Checksums {
         destination: IpAddr,
     ) {
         segment[offset..offset + 2].fill(0);
-        let pseudo = checksum::pseudo_header(&source.into(), &destination.into(), protocol, segment.len() as u32);
+        let pseudo = Sum::pseudo_header(source, destination, protocol, segment.len());
         let sum = match self {
-            Self::Partial => pseudo,
-            Self::Full => match !checksum::combine(&[pseudo, checksum::data(segment)]) {
+            Self::Partial => pseudo.fold(),
+            Self::Full => match pseudo.add(segment).checksum() {
                 // In UDP zero means "no checksum", so the other representation of zero is sent (RFC 768). TCP sends
                 // zero.
-                0 if protocol == IpProtocol::Udp => 0xffff,
+                [0, 0] if protocol == IpProtocol::Udp => [0xff, 0xff],
                 sum => sum,
             },
         };
-        segment[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
+        segment[offset..offset + 2].copy_from_slice(&sum);
     }
 }
 
@@ -93,24 +99,27 @@ pub(crate) enum Fault {
 
 /// Parses an IPv4 packet.
 pub(crate) fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Fault> {
-    let packet = Ipv4Packet::new_checked(bytes).map_err(|_| Fault::Header)?;
-    if packet.version() != 4 || packet.header_len() < 20 {
+    let header: &[u8; V4_HEADER_LEN] = bytes.first_chunk().ok_or(Fault::Header)?;
+    let header_len = 4 * usize::from(header[0] & 15);
+    let whole = bytes.get(..u16::from_be_bytes([header[2], header[3]]).into()).ok_or(Fault::Header)?;
+    if header[0] >> 4 != 4 || header_len < V4_HEADER_LEN || header_len > whole.len() {
         return Err(Fault::Header);
     }
-    if !packet.verify_checksum() {
+    let (with_options, payload) = whole.split_at(header_len);
+    if !Sum::default().add(with_options).is_valid() {
         return Err(Fault::Checksum);
     }
-    if packet.more_frags() || packet.frag_offset() != 0 {
+    if u16::from_be_bytes([header[6], header[7]]) & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0 {
         return Err(Fault::Fragment);
     }
     Ok(Packet {
-        source: IpAddr::V4(packet.src_addr()),
-        destination: IpAddr::V4(packet.dst_addr()),
-        protocol: packet.next_header(),
-        hop_limit: packet.hop_limit(),
-        ecn: Codepoint::of(packet.ecn()),
-        payload: packet.payload(),
-        whole: &bytes[..usize::from(packet.total_len())],
+        source: IpAddr::from([header[12], header[13], header[14], header[15]]),
+        destination: IpAddr::from([header[16], header[17], header[18], header[19]]),
+        protocol: header[9].into(),
+        hop_limit: header[8],
+        ecn: Codepoint::of(header[1]),
+        payload,
+        whole,
     })
 }
 
@@ -200,68 +209,75 @@ pub(crate) struct IpFields {
 
 /// Returns the length of a frame with `payload` bytes after the IP header.
 pub(crate) const fn frame_len(destination: IpAddr, payload: usize) -> usize {
-    ETHERNET_HEADER_LEN + if destination.is_ipv4() { 20 } else { 40 } + payload
+    ETHERNET_HEADER_LEN + if destination.is_ipv4() { V4_HEADER_LEN } else { V6_HEADER_LEN } + payload
 }
 
-/// Writes an Ethernet header.
-pub(crate) fn emit_ethernet(frame: &mut [u8], source: MacAddr, destination: MacAddr, protocol: EthernetProtocol) {
-    let mut ethernet = EthernetFrame::new_unchecked(frame);
-    ethernet.set_src_addr(EthernetAddress(source));
-    ethernet.set_dst_addr(EthernetAddress(destination));
-    ethernet.set_ethertype(protocol);
+/// Writes an Ethernet header. Returns the part for the packet.
+pub(crate) fn emit_ethernet(
+    frame: &mut [u8],
+    source: MacAddr,
+    destination: MacAddr,
+    protocol: EthernetProtocol,
+) -> &mut [u8] {
+    let (header, packet) = split_header(frame);
+    let [d0, d1, d2, d3, d4, d5] = destination;
+    let [s0, s1, s2, s3, s4, s5] = source;
+    let [p0, p1] = u16::from(protocol).to_be_bytes();
+    *header = [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, p0, p1];
+    packet
 }
 
-/// Marks an IPv4 packet as a fragment. Kept out of the path of segments.
-#[cold]
-fn set_fragment(bytes: &mut [u8], fragment: Fragment) {
-    let mut packet = Ipv4Packet::new_unchecked(bytes);
-    packet.set_ident(fragment.id as u16);
-    packet.set_dont_frag(false);
-    packet.set_more_frags(fragment.more);
-    packet.set_frag_offset(fragment.offset);
+/// Splits a buffer after a header of `N` bytes, for which it has room.
+fn split_header<const N: usize>(buffer: &mut [u8]) -> (&mut [u8; N], &mut [u8]) {
+    buffer.split_first_chunk_mut().expect("the buffer has room for the header")
+}
+
+/// Returns the IPv4 header of a packet of `len` bytes.
+fn v4_header(len: usize, source: Ipv4Addr, destination: Ipv4Addr, fields: IpFields) -> [u8; V4_HEADER_LEN] {
+    // Atomic datagrams need no identification (RFC 6864).
+    let (id, flags) = match fields.fragment {
+        None => (0, DONT_FRAGMENT),
+        Some(Fragment { id, offset, more }) => (id as u16, if more { MORE_FRAGMENTS } else { 0 } | (offset / 8)),
+    };
+    let [l0, l1] = (len as u16).to_be_bytes();
+    let [i0, i1] = id.to_be_bytes();
+    let [f0, f1] = flags.to_be_bytes();
+    let [s0, s1, s2, s3] = source.octets();
+    let [d0, d1, d2, d3] = destination.octets();
+    let (class, hops, protocol) = (fields.traffic_class, fields.hop_limit, fields.protocol.into());
+    let mut header = [0x45, class, l0, l1, i0, i1, f0, f1, hops, protocol, 0, 0, s0, s1, s2, s3, d0, d1, d2, d3];
+    [header[10], header[11]] = Sum::default().add(&header).checksum();
+    header
+}
+
+/// Returns the IPv6 header of a packet with `payload` bytes.
+fn v6_header(payload: usize, source: Ipv6Addr, destination: Ipv6Addr, fields: IpFields) -> [u8; V6_HEADER_LEN] {
+    let mut header = [0; V6_HEADER_LEN];
+    header[0] = 0x60 | fields.traffic_class >> 4;
+    header[1] = fields.traffic_class << 4;
+    header[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
+    header[6] = fields.protocol.into();
+    header[7] = fields.hop_limit;
+    header[8..24].copy_from_slice(&source.octets());
+    header[24..].copy_from_slice(&destination.octets());
+    header
 }
 
 /// Writes Ethernet and IP headers into `frame`, whose length must be exact. Returns the part for the payload.
 pub(crate) fn emit_headers<'a>(frame: &'a mut [u8], route: &Route, fields: IpFields) -> &'a mut [u8] {
-    let IpFields { protocol, hop_limit, traffic_class, fragment } = fields;
     let version = if route.source.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
-    emit_ethernet(frame, route.source_mac, route.destination_mac, version);
-    let bytes = &mut frame[ETHERNET_HEADER_LEN..];
-    let len = bytes.len();
+    let packet = emit_ethernet(frame, route.source_mac, route.destination_mac, version);
+    let len = packet.len();
     match (route.source, route.destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let mut packet = Ipv4Packet::new_unchecked(&mut *bytes);
-            packet.set_version(4);
-            packet.set_header_len(20);
-            packet.set_dscp(traffic_class >> 2);
-            packet.set_ecn(traffic_class & 3);
-            packet.set_total_len(len as u16);
-            // Atomic datagrams need no identification (RFC 6864).
-            packet.set_ident(0);
-            packet.clear_flags();
-            packet.set_dont_frag(true);
-            packet.set_frag_offset(0);
-            packet.set_hop_limit(hop_limit);
-            packet.set_next_header(protocol);
-            packet.set_src_addr(source);
-            packet.set_dst_addr(destination);
-            if let Some(fragment) = fragment {
-                set_fragment(bytes, fragment);
-            }
-            Ipv4Packet::new_unchecked(&mut *bytes).fill_checksum();
-            &mut bytes[20..]
+            let (header, payload) = split_header(packet);
+            *header = v4_header(len, source, destination, fields);
+            payload
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let mut packet = Ipv6Packet::new_unchecked(&mut *bytes);
-            packet.set_version(6);
-            packet.set_traffic_class(traffic_class);
-            packet.set_flow_label(0);
-            packet.set_payload_len((len - 40) as u16);
-            packet.set_next_header(protocol);
-            packet.set_hop_limit(hop_limit);
-            packet.set_src_addr(source);
-            packet.set_dst_addr(destination);
-            &mut bytes[40..]
+            let (header, payload) = split_header(packet);
+            *header = v6_header(payload.len(), source, destination, fields);
+            payload
         }
         _ => unreachable!("a route joins addresses of one version"),
     }
@@ -302,8 +318,7 @@ mod tests {
         for (protocol, expected) in [(IpProtocol::Tcp, 0), (IpProtocol::Udp, 0xffff)] {
             let mut segment = [0; 20];
             // A value that makes the sum of the rest all ones.
-            let pseudo = checksum::pseudo_header(&source.into(), &destination.into(), protocol, 20);
-            segment[..2].copy_from_slice(&(!pseudo).to_be_bytes());
+            segment[..2].copy_from_slice(&Sum::pseudo_header(source, destination, protocol, 20).checksum());
             Checksums::Full.fill(&mut segment, 16, protocol, source, destination);
             assert_eq!(segment[16..18], u16::to_be_bytes(expected), "{protocol}");
         }

@@ -9,8 +9,10 @@ use std::collections::VecDeque;
 
 use smoltcp::wire::{IpProtocol, UdpPacket};
 
-use crate::fragment::Fragmenter;
-use crate::{datagram_table::Sharing, error::SocketError, event::Readiness, packet::Checksums};
+use crate::{
+    checksum::Sum, datagram_table::Sharing, error::SocketError, event::Readiness, fragment::Fragmenter,
+    packet::Checksums,
+};
 
 /// Length of a UDP header in bytes.
 pub(crate) const HEADER_LEN: usize = 8;
@@ -44,8 +46,11 @@ pub(crate) fn parse(bytes: &[u8], source: IpAddr, destination: IpAddr, verify: b
         if source.is_ipv6() {
             return Err(Malformed::Checksum);
         }
-    } else if verify && !packet.verify_checksum(&source.into(), &destination.into()) {
-        return Err(Malformed::Checksum);
+    } else if verify {
+        let whole = &bytes[..packet.len().into()];
+        if !Sum::pseudo_header(source, destination, IpProtocol::Udp, whole.len()).add(whole).is_valid() {
+            return Err(Malformed::Checksum);
+        }
     }
     Ok(Parsed { source_port: packet.src_port(), destination_port: packet.dst_port(), payload: packet.payload() })
 }

@@ -29,7 +29,16 @@ pub(crate) struct Options {
 
 impl Options {
     /// Parses the options. Returns `None` if they are malformed.
-    pub(crate) fn parse(mut bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        // Almost every segment after the handshake has these.
+        if let Ok([1, 1, 8, 10, v0, v1, v2, v3, e0, e1, e2, e3]) = <[u8; 12]>::try_from(bytes) {
+            let (value, echo) = (u32::from_be_bytes([v0, v1, v2, v3]), u32::from_be_bytes([e0, e1, e2, e3]));
+            return Some(Self { timestamp: Some(Timestamp { value, echo }), ..Self::default() });
+        }
+        Self::parse_each(bytes)
+    }
+
+    fn parse_each(mut bytes: &[u8]) -> Option<Self> {
         let mut options = Self::default();
         while !bytes.is_empty() {
             let (rest, option) = TcpOption::parse(bytes).ok()?;
@@ -60,6 +69,18 @@ impl Options {
 
     /// Writes the options into `buffer`, whose length must be [`Options::len`].
     pub(crate) fn emit(&self, buffer: &mut [u8]) {
+        if let (Some(timestamp), Ok(buffer)) = (self.timestamp, <&mut [u8; 12]>::try_from(&mut *buffer))
+            && !self.sack_permitted
+        {
+            let [v0, v1, v2, v3] = timestamp.value.to_be_bytes();
+            let [e0, e1, e2, e3] = timestamp.echo.to_be_bytes();
+            *buffer = [1, 1, 8, 10, v0, v1, v2, v3, e0, e1, e2, e3];
+            return;
+        }
+        self.emit_each(buffer);
+    }
+
+    fn emit_each(&self, buffer: &mut [u8]) {
         let mut rest = buffer;
         if let Some(mss) = self.mss {
             rest = TcpOption::MaxSegmentSize(mss).emit(rest);

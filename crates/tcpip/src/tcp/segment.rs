@@ -1,17 +1,17 @@
 //! TCP header: parsing and writing (RFC 9293, section 3.1).
 //!
-//! The formats come from smoltcp's `wire` module, which is maintained, fuzzed, and covers ARP, neighbour discovery,
-//! ICMP and the TCP options.
+//! The fixed part is read and written here, as one array, since each segment crosses it. The other formats come from
+//! smoltcp's `wire` module, which is maintained, fuzzed, and covers ARP, neighbour discovery, ICMP and the TCP options.
 
 use core::net::IpAddr;
 
-use smoltcp::wire::{TcpPacket, TcpSeqNumber};
+use smoltcp::wire::IpProtocol;
 
 use super::{
     options::Options,
     seq::{Seq, SeqRange},
 };
-use crate::{ecn::Codepoint, packet::Checksums};
+use crate::{checksum::Sum, ecn::Codepoint, packet::Checksums};
 
 /// Length of a header without options in bytes.
 pub(crate) const HEADER_LEN: usize = 20;
@@ -32,6 +32,7 @@ impl Flags {
     /// ECN echo and congestion window reduced (RFC 3168, section 6.1).
     pub(crate) const ECE: Self = Self(64);
     pub(crate) const CWR: Self = Self(128);
+    const URG: u8 = 32;
 
     pub(crate) const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -97,36 +98,27 @@ pub(crate) struct Parsed<'a> {
 
 /// Parses a segment from `source` to `destination`.
 pub(crate) fn parse(bytes: &[u8], source: IpAddr, destination: IpAddr, verify: bool) -> Result<Parsed<'_>, Malformed> {
-    let packet = TcpPacket::new_checked(bytes).map_err(|_| Malformed::Header)?;
-    if verify && !packet.verify_checksum(&source.into(), &destination.into()) {
+    let fixed: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(Malformed::Header)?;
+    let [s0, s1, d0, d1, n0, n1, n2, n3, a0, a1, a2, a3, offset, flags, w0, w1, ..] = *fixed;
+    let header_len = 4 * usize::from(offset >> 4);
+    let options = bytes.get(HEADER_LEN..header_len).ok_or(Malformed::Header)?;
+    if verify && !Sum::pseudo_header(source, destination, IpProtocol::Tcp, bytes.len()).add(bytes).is_valid() {
         return Err(Malformed::Checksum);
     }
-    let options = Options::parse(packet.options()).ok_or(Malformed::Header)?;
-    if packet.src_port() == 0 || packet.dst_port() == 0 {
+    let options = Options::parse(options).ok_or(Malformed::Header)?;
+    let (source_port, destination_port) = (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));
+    if source_port == 0 || destination_port == 0 {
         return Err(Malformed::Header);
     }
-    let flags = Flags::FIN
-        .when(packet.fin())
-        .with(Flags::SYN.when(packet.syn()))
-        .with(Flags::RST.when(packet.rst()))
-        .with(Flags::PSH.when(packet.psh()))
-        .with(Flags::ACK.when(packet.ack()))
-        .with(Flags::ECE.when(packet.ece()))
-        .with(Flags::CWR.when(packet.cwr()));
     let header = Header {
-        seq: Seq(packet.seq_number().0.cast_unsigned()),
-        ack: Seq(packet.ack_number().0.cast_unsigned()),
-        flags,
-        window: packet.window_len(),
+        seq: Seq(u32::from_be_bytes([n0, n1, n2, n3])),
+        ack: Seq(u32::from_be_bytes([a0, a1, a2, a3])),
+        flags: Flags(flags & !Flags::URG),
+        window: u16::from_be_bytes([w0, w1]),
         options,
         ecn: Codepoint::NotEct,
     };
-    Ok(Parsed {
-        source_port: packet.src_port(),
-        destination_port: packet.dst_port(),
-        header,
-        payload: packet.payload(),
-    })
+    Ok(Parsed { source_port, destination_port, header, payload: &bytes[header_len..] })
 }
 
 /// Writes `header` and `payload` into `buffer`, whose length must be exact.
@@ -139,28 +131,25 @@ pub(crate) fn emit(
     checksums: Checksums,
 ) {
     let header_len = header.len();
-    let mut packet = TcpPacket::new_unchecked(buffer);
-    packet.set_src_port(ports.0);
-    packet.set_dst_port(ports.1);
-    packet.set_seq_number(TcpSeqNumber(header.seq.0.cast_signed()));
-    packet.set_ack_number(TcpSeqNumber(if header.has(Flags::ACK) { header.ack.0.cast_signed() } else { 0 }));
-    packet.clear_flags();
-    packet.set_header_len(header_len as u8);
-    packet.set_fin(header.has(Flags::FIN));
-    packet.set_syn(header.has(Flags::SYN));
-    packet.set_rst(header.has(Flags::RST));
-    packet.set_psh(header.has(Flags::PSH));
-    packet.set_ack(header.has(Flags::ACK));
-    packet.set_ece(header.has(Flags::ECE));
-    packet.set_cwr(header.has(Flags::CWR));
-    packet.set_window_len(header.window);
-    packet.set_urgent_at(0);
-    let buffer = packet.into_inner();
-    header.options.emit(&mut buffer[HEADER_LEN..header_len]);
-    let (first, second) = buffer[header_len..].split_at_mut(payload.0.len());
+    let (fixed, rest) = buffer.split_first_chunk_mut().expect("the buffer has room for the header");
+    *fixed = fixed_part(header, header_len, ports);
+    let (options, data) = rest.split_at_mut(header_len - HEADER_LEN);
+    header.options.emit(options);
+    let (first, second) = data.split_at_mut(payload.0.len());
     first.copy_from_slice(payload.0);
     second.copy_from_slice(payload.1);
-    checksums.fill(buffer, CHECKSUM_OFFSET, smoltcp::wire::IpProtocol::Tcp, source, destination);
+    checksums.fill(buffer, CHECKSUM_OFFSET, IpProtocol::Tcp, source, destination);
+}
+
+/// Returns the header without options, with a checksum and an urgent pointer of zero.
+fn fixed_part(header: &Header, header_len: usize, ports: (u16, u16)) -> [u8; HEADER_LEN] {
+    let [s0, s1] = ports.0.to_be_bytes();
+    let [d0, d1] = ports.1.to_be_bytes();
+    let [n0, n1, n2, n3] = header.seq.0.to_be_bytes();
+    let [a0, a1, a2, a3] = if header.has(Flags::ACK) { header.ack.0.to_be_bytes() } else { [0; 4] };
+    let [w0, w1] = header.window.to_be_bytes();
+    let (offset, flags) = (((header_len / 4) << 4) as u8, header.flags.0);
+    [s0, s1, d0, d1, n0, n1, n2, n3, a0, a1, a2, a3, offset, flags, w0, w1, 0, 0, 0, 0]
 }
 
 #[cfg(test)]
