@@ -6,6 +6,8 @@
 //! segment that cannot be merged closes the run before it. A few runs are open at a time, since a burst usually has
 //! few flows.
 
+use std::collections::VecDeque;
+
 use crate::{
     flow::Flow,
     tcp::segment::{Flags, Header},
@@ -13,6 +15,8 @@ use crate::{
 
 /// Maximum number of open runs.
 const MAX_RUNS: usize = 16;
+/// Segments for which a run allocates memory at once. Allocators cache blocks of this size.
+const RUN_CAPACITY: usize = 32;
 /// Maximum payload of a run, in bytes.
 const MAX_RUN_LEN: usize = 65_535;
 
@@ -82,6 +86,9 @@ impl<'a> Run<'a> {
 
     fn merge(&mut self, next: &Self) {
         self.header.flags = self.header.flags.with(next.header.flags);
+        if self.payload.more.is_empty() {
+            self.payload.more.reserve(RUN_CAPACITY);
+        }
         self.payload.more.push(next.payload.first);
         self.payload.len += next.payload.len;
     }
@@ -90,38 +97,49 @@ impl<'a> Run<'a> {
 /// Open runs of a burst.
 #[derive(Debug, Default)]
 pub(crate) struct Gro<'a> {
-    runs: Vec<Run<'a>>,
+    /// The oldest run. Apart from the others, because most bursts have one and then need no memory from the heap.
+    oldest: Option<Run<'a>>,
+    /// The other runs, the oldest first.
+    others: VecDeque<Run<'a>>,
 }
 
 impl<'a> Gro<'a> {
-    /// Returns the number of open runs.
-    pub(crate) fn len(&self) -> usize {
-        self.runs.len()
-    }
-
     /// Returns the flow of the most recently opened run, unless it is the first.
     pub(crate) fn newest(&self) -> Option<&Flow> {
-        self.runs.get(1..)?.last().map(|run| &run.flow)
+        self.others.back().map(|run| &run.flow)
+    }
+
+    /// Returns the number of open runs beside the oldest.
+    pub(crate) fn others(&self) -> usize {
+        self.others.len()
     }
 
     /// Adds a segment. Returns a run that must be delivered before it, if any.
     pub(crate) fn push(&mut self, segment: Run<'a>) -> Option<Run<'a>> {
-        let open = self.runs.iter_mut().position(|run| run.flow == segment.flow);
-        if let Some(index) = open {
-            if self.runs[index].can_merge(&segment) {
-                self.runs[index].merge(&segment);
+        let Some(oldest) = &mut self.oldest else {
+            self.oldest = Some(segment);
+            return None;
+        };
+        let same = |run: &&mut Run<'_>| run.flow == segment.flow;
+        let open = Some(oldest).filter(same).or_else(|| self.others.iter_mut().find(same));
+        if let Some(run) = open {
+            if run.can_merge(&segment) {
+                run.merge(&segment);
                 return None;
             }
-            return Some(core::mem::replace(&mut self.runs[index], segment));
+            return Some(core::mem::replace(run, segment));
         }
-        let oldest = (self.runs.len() == MAX_RUNS).then(|| self.runs.remove(0));
-        self.runs.push(segment);
-        oldest
+        let mut closed = None;
+        if self.others.len() + 1 == MAX_RUNS {
+            closed = core::mem::replace(&mut self.oldest, self.others.pop_front());
+        }
+        self.others.push_back(segment);
+        closed
     }
 
-    /// Returns the runs that are still open, the oldest first.
-    pub(crate) fn finish(self) -> impl Iterator<Item = Run<'a>> {
-        self.runs.into_iter()
+    /// Returns the open runs, the oldest first.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &Run<'a>> {
+        self.oldest.iter().chain(&self.others)
     }
 }
 
@@ -158,11 +176,11 @@ mod tests {
         assert!(gro.push(segment(1, 0, Flags::ACK, b"abc")).is_none());
         assert!(gro.push(segment(2, 0, Flags::ACK, b"other")).is_none());
         assert!(gro.push(segment(1, 3, Flags::ACK.with(Flags::PSH), b"de")).is_none());
-        let runs: Vec<_> = gro.finish().collect();
+        let runs: Vec<_> = gro.runs().collect();
         assert_eq!(runs.len(), 2);
-        assert_eq!((bytes(&runs[0], 0, 5), runs[0].payload.segments()), (b"abcde".to_vec(), 2));
-        assert_eq!(bytes(&runs[0], 2, 2), b"cd");
-        assert_eq!(bytes(&runs[0], 4, 1), b"e");
+        assert_eq!((bytes(runs[0], 0, 5), runs[0].payload.segments()), (b"abcde".to_vec(), 2));
+        assert_eq!(bytes(runs[0], 2, 2), b"cd");
+        assert_eq!(bytes(runs[0], 4, 1), b"e");
         assert!(runs[0].header.flags.contains(Flags::PSH));
     }
 
@@ -179,7 +197,7 @@ mod tests {
             let mut gro = Gro::default();
             gro.push(segment(1, 0, Flags::ACK, b"abc"));
             assert_eq!(gro.push(next).map(|run| run.header.seq), Some(Seq(0)));
-            assert_eq!(gro.finish().count(), 1);
+            assert_eq!(gro.runs().count(), 1);
         }
     }
 
@@ -187,6 +205,7 @@ mod tests {
     fn open_runs_are_bounded() {
         let mut gro = Gro::default();
         let sent_on = (0..20).filter_map(|port| gro.push(segment(port, 0, Flags::ACK, b"x"))).count();
-        assert_eq!((sent_on, gro.finish().count()), (20 - MAX_RUNS, MAX_RUNS));
+        let rest = gro.runs().map(|run| run.flow.remote_port).collect::<Vec<_>>();
+        assert_eq!((sent_on, rest), (20 - MAX_RUNS, (4..20).collect()));
     }
 }

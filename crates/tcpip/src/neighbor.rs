@@ -29,7 +29,8 @@ const MAX_SOLICITATIONS: u8 = 3;
 const MAX_QUEUED_FRAMES: usize = 16;
 
 slotmap::new_key_type! {
-    struct NeighborId;
+    /// Identifier of an entry; it stays invalid after the entry was removed.
+    pub(crate) struct NeighborId;
 }
 
 #[derive(Debug)]
@@ -85,10 +86,14 @@ impl NeighborCache {
         self.entries.len()
     }
 
-    /// Returns the Ethernet address of `address`, if it is known, and starts probing if the entry is too old.
-    pub(crate) fn lookup(&mut self, now: Instant, address: IpAddr) -> Option<MacAddr> {
-        let id = *self.by_address.get(&address)?;
-        let entry = &mut self.entries[id];
+    /// Returns the entry of `address`.
+    pub(crate) fn find(&self, address: IpAddr) -> Option<NeighborId> {
+        self.by_address.get(&address).copied()
+    }
+
+    /// Returns the Ethernet address of entry `id`, if it is known, and starts probing if the entry is too old.
+    pub(crate) fn lookup(&mut self, now: Instant, id: NeighborId) -> Option<MacAddr> {
+        let entry = self.entries.get_mut(id)?;
         entry.last_used = now;
         match entry.state {
             NeighborState::Incomplete { .. } => None,
@@ -96,6 +101,7 @@ impl NeighborCache {
             NeighborState::Reachable { mac, expires_at } => {
                 if expires_at <= now {
                     entry.state = NeighborState::Probing { mac, tries: 1 };
+                    let address = entry.address;
                     self.solicit(now, id, address);
                 }
                 Some(mac)
@@ -265,6 +271,11 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
+    fn lookup(neighbors: &mut NeighborCache, now: Instant, address: IpAddr) -> Option<MacAddr> {
+        let id = neighbors.find(address)?;
+        neighbors.lookup(now, id)
+    }
+
     fn pass(neighbors: &mut NeighborCache, now: Instant, counters: &mut Counters) {
         while neighbors.handle_timeout(now, counters).is_some() {}
     }
@@ -281,7 +292,7 @@ mod tests {
         neighbors.learn(Instant(1), ip(2), [7; 6], false, &mut counters, |frame| left.push(frame));
         assert_eq!(left.len(), MAX_QUEUED_FRAMES);
         assert_eq!((left[0][..6].to_vec(), left[0][6]), (vec![7; 6], 4));
-        assert_eq!(neighbors.lookup(Instant(2), ip(2)), Some([7; 6]));
+        assert_eq!(lookup(&mut neighbors, Instant(2), ip(2)), Some([7; 6]));
         assert_eq!(neighbors.next_wake(), None);
     }
 
@@ -301,12 +312,12 @@ mod tests {
         let (mut neighbors, mut counters) = (NeighborCache::new(8, 1), Counters::default());
         neighbors.learn(Instant(0), ip(2), [7; 6], true, &mut counters, |_| ());
         let later = Instant(31 * SECOND);
-        assert_eq!(neighbors.lookup(later, ip(2)), Some([7; 6]));
+        assert_eq!(lookup(&mut neighbors, later, ip(2)), Some([7; 6]));
         assert_eq!(neighbors.next_request(), Some(ip(2)));
         for second in 33..37 {
             pass(&mut neighbors, Instant(second * (SECOND + 100_000)), &mut counters);
         }
-        assert_eq!(neighbors.lookup(Instant(40 * SECOND), ip(2)), None);
+        assert_eq!(lookup(&mut neighbors, Instant(40 * SECOND), ip(2)), None);
     }
 
     #[test]
@@ -317,8 +328,8 @@ mod tests {
             neighbors.queue_frame(Instant(last.into()), ip(last), vec![0; 20], &mut counters);
         }
         assert_eq!((neighbors.len(), neighbors.wheel.len()), (4, 3));
-        assert_eq!(neighbors.lookup(Instant(300), ip(1)), Some([1; 6]), "the permanent one stays");
+        assert_eq!(lookup(&mut neighbors, Instant(300), ip(1)), Some([1; 6]), "the permanent one stays");
         neighbors.learn(Instant(300), ip(250), [9; 6], false, &mut counters, |_| ());
-        assert_eq!(neighbors.lookup(Instant(300), ip(250)), None);
+        assert_eq!(lookup(&mut neighbors, Instant(300), ip(250)), None);
     }
 }

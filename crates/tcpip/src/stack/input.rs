@@ -16,6 +16,7 @@ use crate::{
     flow::Flow,
     gro::{Gro, Payload, Run},
     icmp::{self, ErrorKind, IcmpError, IcmpMessage},
+    neighbor::NeighborId,
     packet::{ETHERNET_HEADER_LEN, Fault, MacAddr, Packet, parse_fragment, parse_v4, parse_v6},
     reassembly::Outcome,
     tcp::{
@@ -55,19 +56,17 @@ impl Stack {
         let mut gro = Gro::default();
         for frame in frames {
             let Some(segment) = self.process_frame(now, frame, origin) else { continue };
-            let open = gro.len();
+            let open = gro.others();
             if let Some(run) = gro.push(segment) {
-                self.receive_run(now, run);
+                self.receive_run(now, &run);
             }
-            if gro.len() > open
+            if gro.others() > open
                 && let Some(flow) = gro.newest()
             {
                 self.prefetch(flow);
             }
         }
-        for run in gro.finish() {
-            self.receive_run(now, run);
-        }
+        gro.runs().for_each(|run| self.receive_run(now, run));
     }
 
     /// Loads a connection that this burst will need into the CPU's cache. The load overlaps with the parsing of the
@@ -84,7 +83,7 @@ impl Stack {
     /// Processes one frame.
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8]) {
         if let Some(segment) = self.process_frame(now, frame, Origin::Wire) {
-            self.receive_run(now, segment);
+            self.receive_run(now, &segment);
         }
     }
 
@@ -289,6 +288,7 @@ impl Stack {
             traffic_class: 0,
             fragment: None,
             payload: icmp::message_len(body),
+            neighbor: &mut NeighborId::default(),
         };
         self.link.send(now, outline, &mut self.counters, |buffer| {
             icmp::emit(buffer, reply, body, source, destination);

@@ -13,7 +13,7 @@ use crate::{
     counters::Counters,
     fragment::Fragment,
     icmp,
-    neighbor::NeighborCache,
+    neighbor::{NeighborCache, NeighborId},
     packet::{
         ChecksumToFill, Checksums, ETHERNET_HEADER_LEN, FrameInfo, HOP_LIMIT, IpFields, MacAddr, Route, emit_ethernet,
         emit_headers, frame_len,
@@ -36,9 +36,9 @@ pub(super) struct Link {
     control: VecDeque<Vec<u8>>,
 }
 
-/// Header fields of a packet to be written.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct IpHeader {
+/// Header fields of a packet to be written, and its next hop.
+#[derive(Debug)]
+pub(super) struct IpHeader<'a> {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub protocol: IpProtocol,
@@ -46,6 +46,15 @@ pub(super) struct IpHeader {
     pub traffic_class: u8,
     pub fragment: Option<Fragment>,
     pub payload: usize,
+    /// Entry of the next hop, if a packet to this destination has found it before.
+    pub neighbor: &'a mut NeighborId,
+}
+
+/// Next hop of a packet.
+enum Hop {
+    /// None to resolve: a group, or the host itself.
+    Mac(MacAddr),
+    Neighbor(IpAddr),
 }
 
 impl Link {
@@ -63,12 +72,12 @@ impl Link {
         &mut self,
         now: Instant,
         frame: &mut [u8],
-        outline: IpHeader,
+        outline: IpHeader<'_>,
         counters: &mut Counters,
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<usize> {
-        let IpHeader { source, destination, protocol, traffic_class, fragment, payload } = outline;
-        let Some((hop, known)) = self.resolve(now, destination) else {
+        let IpHeader { source, destination, protocol, traffic_class, fragment, payload, neighbor } = outline;
+        let Some((hop, known)) = self.resolve(now, destination, neighbor) else {
             counters.ip_out_no_routes += 1;
             return None;
         };
@@ -88,24 +97,41 @@ impl Link {
         Some(frame.len())
     }
 
-    fn resolve(&mut self, now: Instant, destination: IpAddr) -> Option<(IpAddr, Option<MacAddr>)> {
-        let group = icmp::multicast_mac(destination);
-        let broadcast = self.config.is_broadcast(destination).then_some([0xff; 6]);
-        if let Some(mac) = group.or(broadcast) {
+    /// Returns the next hop of a packet, and its Ethernet address if it is known. `neighbor` is the entry that the last
+    /// call for this destination found.
+    fn resolve(
+        &mut self,
+        now: Instant,
+        destination: IpAddr,
+        neighbor: &mut NeighborId,
+    ) -> Option<(IpAddr, Option<MacAddr>)> {
+        if let Some(mac) = self.neighbors.lookup(now, *neighbor) {
             return Some((destination, Some(mac)));
         }
-        if self.config.is_hairpin(destination) {
-            return Some((destination, Some(self.config.settings().mac)));
+        match self.next_hop(destination)? {
+            Hop::Mac(mac) => Some((destination, Some(mac))),
+            Hop::Neighbor(address) => {
+                *neighbor = self.neighbors.find(address).unwrap_or_default();
+                Some((address, self.neighbors.lookup(now, *neighbor)))
+            }
         }
-        let hop = self.config.next_hop(destination)?;
-        Some((hop, self.neighbors.lookup(now, hop)))
+    }
+
+    fn next_hop(&self, destination: IpAddr) -> Option<Hop> {
+        let group = icmp::multicast_mac(destination);
+        let broadcast = self.config.is_broadcast(destination).then_some([0xff; 6]);
+        let own = self.config.is_hairpin(destination).then_some(self.config.settings().mac);
+        match group.or(broadcast).or(own) {
+            Some(mac) => Some(Hop::Mac(mac)),
+            None => self.config.next_hop(destination).map(Hop::Neighbor),
+        }
     }
 
     /// Writes a packet that belongs to no socket and queues it.
     pub(super) fn send(
         &mut self,
         now: Instant,
-        outline: IpHeader,
+        outline: IpHeader<'_>,
         counters: &mut Counters,
         fill: impl FnOnce(&mut [u8]),
     ) {

@@ -15,6 +15,7 @@ use crate::{
     event::Readiness,
     event::SocketId,
     fragment,
+    neighbor::NeighborId,
     packet::{ETHERNET_HEADER_LEN, FrameInfo, frame_len},
     tcp::{
         connection::{Connection, Context},
@@ -106,8 +107,8 @@ impl Stack {
     /// Writes up to `budget` frames into `sink`. Returns their number.
     pub fn poll_transmit_burst(&mut self, now: Instant, sink: &mut impl FrameSink, budget: usize) -> usize {
         let mut sent = 0;
-        while sent < budget && self.send_control(sink) {
-            sent += 1;
+        if self.link.has_control() {
+            self.send_control(sink, budget, &mut sent);
         }
         while sent < budget {
             let Some(id) = self.send_queue.pop_front() else { break };
@@ -123,22 +124,21 @@ impl Stack {
             }
         }
         // A frame that waits for its neighbour may have added a solicitation to the control frames.
-        while sent < budget && self.send_control(sink) {
-            sent += 1;
+        if self.link.has_control() {
+            self.send_control(sink, budget, &mut sent);
         }
         sent
     }
 
-    fn send_control(&mut self, sink: &mut impl FrameSink) -> bool {
-        if !self.link.has_control() {
-            return false;
+    fn send_control(&mut self, sink: &mut impl FrameSink, budget: usize, sent: &mut usize) {
+        while *sent < budget && self.link.has_control() {
+            let Some(slot) = sink.slot() else { return };
+            let Some(len) = self.link.next_control(slot, &mut self.counters) else { return };
+            let info = self.link.frame_info(&slot[..len]);
+            self.counters.frames_sent += 1;
+            sink.commit(len, info);
+            *sent += 1;
         }
-        let Some(slot) = sink.slot() else { return false };
-        let Some(len) = self.link.next_control(slot, &mut self.counters) else { return false };
-        let info = self.link.frame_info(&slot[..len]);
-        self.counters.frames_sent += 1;
-        sink.commit(len, info);
-        true
     }
 
     fn take_turn(
@@ -221,7 +221,7 @@ fn write_segment(
     link: &mut Link,
     counters: &mut Counters,
     now: Instant,
-    connection: &Connection,
+    connection: &mut Connection,
     outgoing: &crate::tcp::send::Outgoing,
     slot: &mut [u8],
 ) -> Option<usize> {
@@ -233,6 +233,7 @@ fn write_segment(
         traffic_class: connection.traffic_class | outgoing.header.ecn.bits(),
         fragment: None,
         payload: outgoing.header.len() + outgoing.len,
+        neighbor: &mut connection.neighbor,
     };
     let checksums = link.checksums();
     link.write(now, slot, outline, counters, |buffer| {
@@ -258,6 +259,7 @@ fn write_datagram(
         traffic_class: socket.traffic_class(addresses.1),
         fragment: None,
         payload: udp::HEADER_LEN + datagram.payload.len(),
+        neighbor: &mut NeighborId::default(),
     };
     let checksums = link.checksums();
     link.write(now, slot, outline, counters, |buffer| {
@@ -287,6 +289,7 @@ fn write_fragment(
         traffic_class: socket.traffic_class(addresses.1),
         fragment: Some(position),
         payload: data.len() + if is_v4 { 0 } else { fragment::V6_HEADER_LEN },
+        neighbor: &mut NeighborId::default(),
     };
     socket.finish_fragments();
     counters.ip_fragments_created += 1;

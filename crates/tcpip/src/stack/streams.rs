@@ -10,6 +10,7 @@ use crate::{
     flow::Flow,
     gro::Run,
     listener::Listener,
+    neighbor::NeighborId,
     tcp::{
         connection::{Connection, Owner},
         cookies,
@@ -27,10 +28,10 @@ use crate::{
 };
 
 impl Stack {
-    pub(super) fn receive_run(&mut self, now: Instant, run: Run<'_>) {
+    pub(super) fn receive_run(&mut self, now: Instant, run: &Run<'_>) {
         self.counters.tcp_coalesced += run.payload.segments() - 1;
         match self.flows.find(&run.flow) {
-            Some(Target::Connection(id)) => self.receive_in_connection(now, id, &run),
+            Some(Target::Connection(id)) => self.receive_in_connection(now, id, run),
             Some(Target::TimeWait(id)) => {
                 match self.time_waits.receive(now, id, &run.header, run.payload.len()) {
                     TimeWaitAction::Ignore => {}
@@ -51,9 +52,9 @@ impl Stack {
             Some(Target::Moved(until)) if now < until => self.counters.tcp_moved_segments += run.payload.segments(),
             Some(target @ Target::Moved(_)) => {
                 self.flows.remove(&run.flow, target);
-                self.receive_unknown(now, &run);
+                self.receive_unknown(now, run);
             }
-            None => self.receive_unknown(now, &run),
+            None => self.receive_unknown(now, run),
         }
     }
 
@@ -265,6 +266,7 @@ impl Stack {
             traffic_class: header.ecn.bits(),
             fragment: None,
             payload: header.len(),
+            neighbor: &mut NeighborId::default(),
         };
         let checksums = self.link.checksums();
         self.link.send(now, outline, &mut self.counters, |buffer| {

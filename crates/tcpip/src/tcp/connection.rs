@@ -43,6 +43,7 @@ use crate::{
     event::{Readiness, SocketId},
     flow::{Flow, Secret},
     limiter::ChallengeBudget,
+    neighbor::NeighborId,
     time::{Instant, nanos},
 };
 
@@ -120,6 +121,8 @@ pub(crate) struct Context<'a> {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub flow: Flow,
+    /// Entry of the next hop, once the stack has found it.
+    pub neighbor: NeighborId,
     pub state: State,
     pub owner: Owner,
     /// Changes since the last event, for the application.
@@ -185,6 +188,7 @@ impl Connection {
         let own_mss = u32::from(path_mtu) - flow.ip_header() as u32 - HEADER_LEN as u32;
         Self {
             flow,
+            neighbor: NeighborId::default(),
             state,
             owner,
             edges: Readiness::NONE,

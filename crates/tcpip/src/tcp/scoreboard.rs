@@ -14,6 +14,9 @@ use std::collections::VecDeque;
 use super::seq::{Seq, SeqRange};
 use crate::time::Instant;
 
+/// Segments for which an empty scoreboard keeps its memory, so that a burst of that size allocates nothing.
+const KEPT_CAPACITY: usize = 16;
+
 const SACKED: u8 = 1;
 const LOST: u8 = 2;
 /// Retransmitted at least once; its acknowledgement gives no round-trip sample (Karn's rule).
@@ -147,7 +150,7 @@ impl Scoreboard {
                 each(&segment);
             }
         }
-        if self.segments.is_empty() && self.segments.capacity() > 8 {
+        if self.segments.is_empty() && self.segments.capacity() > KEPT_CAPACITY {
             self.segments = VecDeque::new();
         }
     }

@@ -7,7 +7,7 @@ use super::{
     connection::{Connection, Context, Probe, State},
     isn,
     options::{Options, Timestamp},
-    sack,
+    sack::{self, SackBlocks},
     segment::{Flags, Header},
     send_buffer::{Blocked, Fin, Small},
     seq::{Seq, SeqRange},
@@ -36,13 +36,28 @@ impl Connection {
             State::Closed | State::TimeWait => None,
             State::SynSent => self.next_syn(cx),
             State::SynReceived { .. } => self.next_syn(cx).or_else(|| self.next_ack(cx)),
-            _ => self
-                .next_frto_segment(cx)
-                .or_else(|| self.next_retransmission(cx))
-                .or_else(|| self.next_probe(cx))
-                .or_else(|| self.next_data(cx))
-                .or_else(|| self.next_ack(cx)),
+            _ => {
+                if self.may_repair()
+                    && let Some(outgoing) = self.next_repair(cx)
+                {
+                    return Some(outgoing);
+                }
+                match self.next_data(cx) {
+                    Some(range) => Some(self.send_data(cx, range)),
+                    None => self.next_ack(cx),
+                }
+            }
         }
+    }
+
+    /// Returns whether a retransmission or a probe may be next.
+    fn may_repair(&self) -> bool {
+        self.scoreboard.has_retransmissions() || self.probe.is_some() || self.frto.wants_new_segment()
+    }
+
+    #[cold]
+    fn next_repair(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
+        self.next_frto_segment(cx).or_else(|| self.next_retransmission(cx)).or_else(|| self.next_probe(cx))
     }
 
     fn next_syn(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
@@ -163,7 +178,8 @@ impl Connection {
         Some(outgoing)
     }
 
-    fn next_data(&mut self, cx: &mut Context<'_>) -> Option<Outgoing> {
+    /// Returns the range of the next new segment.
+    fn next_data(&mut self, cx: &mut Context<'_>) -> Option<SeqRange> {
         if !self.send_buffer.has_unsent() || self.scoreboard.has_retransmissions() || self.has_too_many_segments() {
             return None;
         }
@@ -176,7 +192,7 @@ impl Connection {
             Ok(range) => {
                 let in_flight = self.in_flight();
                 let fits = in_flight + range.end.since(range.start) <= self.congestion.window();
-                (fits || in_flight == 0).then(|| self.send_data(cx, range))
+                (fits || in_flight == 0).then_some(range)
             }
             Err(Blocked::Window) => {
                 if idle && !matches!(self.timer, Timer::Persist(_)) {
@@ -207,7 +223,8 @@ impl Connection {
 
     /// Returns whether more small segments are in flight than [`SEGMENTS_PER_MSS`] allows.
     fn has_too_many_segments(&self) -> bool {
-        self.scoreboard.len() as u32 >= SEGMENTS_PER_MSS * (self.congestion.window() / self.mss() + 2)
+        let segments = self.scoreboard.len() as u32;
+        segments >= 2 * SEGMENTS_PER_MSS && segments >= SEGMENTS_PER_MSS * (self.congestion.window() / self.mss() + 2)
     }
 
     /// Returns new data, which routers may mark instead of dropping it.
@@ -274,6 +291,9 @@ impl Connection {
     fn new_segment_size(&self) -> u32 {
         let blocks = if self.sack { self.receive_buffer.sack_block_count() } else { 0 };
         let mss = self.mss();
+        if blocks == 0 {
+            return mss;
+        }
         mss - sack::option_len(blocks.min(sack::room(mss as usize, self.timestamps.is_some()))) as u32
     }
 
@@ -281,13 +301,16 @@ impl Connection {
     fn header(&mut self, cx: &Context<'_>, seq: Seq, flags: Flags, len: usize) -> Header {
         let timestamp = self.timestamp(cx);
         let mss = self.mss();
-        // A retransmission has its original size, which may leave no room for SACK blocks.
-        let room = sack::room((mss as usize).saturating_sub(len), timestamp.is_some());
-        let room = if self.sack { room } else { 0 };
         let window = self.receive_buffer.advertise_window(mss);
         self.ack.sent(len > 0);
         self.last_ack_sent = self.receive_buffer.next();
-        let sack = self.receive_buffer.sack_blocks(room);
+        let sack = if self.sack && self.receive_buffer.sack_block_count() > 0 {
+            // A retransmission has its original size, which may leave no room for SACK blocks.
+            let room = sack::room((mss as usize).saturating_sub(len), timestamp.is_some());
+            self.receive_buffer.sack_blocks(room)
+        } else {
+            SackBlocks::default()
+        };
         Header {
             seq,
             ack: self.receive_buffer.next(),
