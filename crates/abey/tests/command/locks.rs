@@ -8,7 +8,9 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 
-use crate::common::{Running, TestBed, await_that, finish, has};
+use abey_testbed::spawn::SpawnExt;
+
+use crate::common::{Running, TestBed, UnprivilegedUser, await_that, finish, has};
 
 /// Starts `flock FILE sleep` as this user and waits until it holds the lock.
 fn hold(file: &Path, user: u32) -> Running {
@@ -71,6 +73,23 @@ fn a_command_that_waits_for_a_lock_ends_at_sigterm_and_names_the_holder() {
     drop(holder);
     fs::remove_file(&lock).expect("of the test");
     testbed.assert_as_before();
+}
+
+#[test]
+fn a_user_who_may_not_read_what_earlier_applies_set_sees_a_preview_without_it() {
+    let Some(testbed) = TestBed::new(1) else { return };
+    let Some(user) = UnprivilegedUser::new() else { return };
+    let policy = tempfile::tempdir().expect("directory");
+    set_mode(policy.path(), 0o755);
+    let file = policy.path().join("policy.toml");
+    let device = testbed.device.name.as_str();
+    fs::write(&file, format!("version = 1\n[[device]]\nname = \"{device}\"\nmode = \"defer20\"\n")).expect("written");
+    set_mode(testbed.journals(), 0o700);
+    let mut command = user.command();
+    command.in_netns(&testbed.server).args(["apply", "--dry-run", "--journals"]).arg(testbed.journals()).arg(&file);
+    let dry = finish(command);
+    assert!(dry.assert_status(0).out.contains("0 -> 20us"), "{dry:?}");
+    assert!(dry.errors.contains("only root can read"), "{dry:?}");
 }
 
 #[test]

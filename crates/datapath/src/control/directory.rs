@@ -204,7 +204,9 @@ fn listen_for(directory: &Path, pid: u32, mark: &str) -> Result<(UnixListener, P
         move |source| ControlError::System { action, path, source }
     };
     if let Some(parent) = directory.parent() {
-        fs::create_dir_all(parent).map_err(failed("create", parent))?;
+        // That of root is the directory of journals as well, which is closed to others.
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(parent);
+        made.map_err(failed("create", parent))?;
     }
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed("create", directory)(error)),

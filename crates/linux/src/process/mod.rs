@@ -185,6 +185,8 @@ impl Target {
             Errno::NOSYS => ProcessError::NoPidfd,
             other => ProcessError::Read { pid, what: "the pidfd", reason: other.to_string() },
         })?;
+        // As long as the process of the directory exists, which was opened first, no other has its ID.
+        proc.stat().map_err(|_| ProcessError::NoProcess(pid))?;
         Ok(Self { pid, pidfd, proc })
     }
 
