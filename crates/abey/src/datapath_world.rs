@@ -76,7 +76,7 @@ impl Datapaths {
     /// Keeps the datapaths with this NIC and of this process. The NIC of those that did not answer is unknown.
     pub(crate) fn keep(&mut self, nic: Option<&str>, pid: Option<u32>) {
         let is_wanted = |one: &Datapath| {
-            nic.is_none_or(|nic| one.status.nic == nic) && pid.is_none_or(|pid| one.client.pid() == pid)
+            nic.is_none_or(|nic| one.status.nic == nic) && pid.is_none_or(|pid| one.client.local_pid() == Some(pid))
         };
         self.reached.retain(is_wanted);
         self.unreachable.retain(|one| pid.is_none_or(|pid| one.pid == pid));
@@ -85,14 +85,14 @@ impl Datapaths {
     /// Like [`Self::keep`], with the datapaths of the process's descendants if it has none itself: a server's master leaves
     /// its sockets to workers, and `abey run` has none.
     pub(crate) fn keep_tree(&mut self, nic: Option<&str>, pid: u32) -> Result<(), Failure> {
-        let has_own =
-            self.reached.iter().any(|one| one.client.pid() == pid) || self.unreachable.iter().any(|one| one.pid == pid);
+        let has_own = self.reached.iter().any(|one| one.client.local_pid() == Some(pid))
+            || self.unreachable.iter().any(|one| one.pid == pid);
         if has_own {
             self.keep(nic, Some(pid));
             return Ok(());
         }
         let below = descendants(pid).map_err(Failure::check)?;
-        self.reached.retain(|one| below.contains(&one.client.pid()));
+        self.reached.retain(|one| one.client.local_pid().is_some_and(|pid| below.contains(&pid)));
         self.unreachable.retain(|one| below.contains(&one.pid));
         self.keep(nic, None);
         Ok(())

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 }
 
 fn end(failure: &Failure) -> ExitCode {
-    eprintln!("abey: {failure}");
+    eprintln!("abey: {}", abey_text::visible_lines(&failure.to_string()));
     failure.exit_code()
 }
 

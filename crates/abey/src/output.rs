@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use abey_text::visible_lines;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -18,7 +19,7 @@ pub(crate) fn print_rows<T: Serialize>(rows: &[T]) -> Result<ExitCode, Failure> 
 
 /// Prints a JSON document that has other keys beside `rows`.
 pub(crate) fn print_document<T: Serialize>(document: &T) -> Result<ExitCode, Failure> {
-    print_text(&document_text(document)?)
+    print(&document_text(document)?)
 }
 
 /// Returns a JSON document as text.
@@ -28,8 +29,13 @@ pub(crate) fn document_text<T: Serialize>(document: &T) -> Result<String, Failur
     Ok(format!("{text}\n"))
 }
 
-/// Prints a text on standard output.
+/// Prints a text on standard output. Control characters of other programs' texts are made visible where they are read; here
+/// it is done again to what was missed.
 pub(crate) fn print_text(text: &str) -> Result<ExitCode, Failure> {
+    print(&visible_lines(text))
+}
+
+fn print(text: &str) -> Result<ExitCode, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader has closed the pipe, as `head` does.

@@ -26,7 +26,7 @@ pub(crate) struct Datapaths {
     /// The error of a control socket that refused the connection.
     unreachable: Option<String>,
     /// Processes that did not answer, with the time and the error.
-    silent: BTreeMap<u32, (Nanos, String)>,
+    silent: BTreeMap<(u32, u32), (Nanos, String)>,
     shards: BTreeMap<InstanceKey, ShardCounts>,
 }
 
@@ -57,18 +57,22 @@ impl Datapaths {
         let clients = std::mem::take(&mut self.clients);
         self.silent.retain(|_, (since, _)| now.saturating_sub(*since) < RETRY_DELAY);
         let mut failed = self.silent.values().next().map(|(_, error)| error.clone());
-        let (silent, clients): (Vec<Client>, Vec<Client>) =
-            clients.into_iter().partition(|client| self.silent.contains_key(&client.pid()));
+        let (silent, clients): (Vec<Client>, Vec<Client>) = clients
+            .into_iter()
+            .take(MAX_DATAPATHS)
+            .partition(|client| self.silent.contains_key(&(client.pid(), client.number())));
         self.clients = silent;
         let mut keep = |client: &Client, status: Result<Status, ControlError>| {
-            let pid = client.pid();
+            let (pid, socket) = (client.pid(), client.number());
             match status {
                 Ok(status) => {
                     // The process may report its PID as seen in another PID namespace.
                     let status = Status { pid, ..status };
                     if matches_any(&self.patterns, &status.nic) {
-                        instances.extend(status.shards.iter().map(|shard| instance(&mut self.shards, &status, shard)));
-                        datapaths.push(Datapath { status });
+                        instances.extend(
+                            status.shards.iter().map(|shard| instance(&mut self.shards, &status, socket, shard)),
+                        );
+                        datapaths.push(Datapath { status, socket });
                     }
                     true
                 }
@@ -79,7 +83,7 @@ impl Datapaths {
                 }
                 Err(error) => {
                     if matches!(error, ControlError::Silent { .. }) {
-                        self.silent.insert(pid, (now, error.to_string()));
+                        self.silent.insert((pid, socket), (now, error.to_string()));
                         // Drop the connection: a late reply would be taken for the reply to the next request.
                         self.last_search = None;
                     }
@@ -116,8 +120,8 @@ impl Datapaths {
     }
 }
 
-fn instance(shards: &mut BTreeMap<InstanceKey, ShardCounts>, status: &Status, shard: &Shard) -> Instance {
-    let key = InstanceKey { owner: Owner::Datapath, pid: status.pid, napi: shard.napi };
+fn instance(shards: &mut BTreeMap<InstanceKey, ShardCounts>, status: &Status, socket: u32, shard: &Shard) -> Instance {
+    let key = InstanceKey { owner: Owner::Datapath, pid: status.pid, socket, napi: shard.napi };
     let accumulated = shards.entry(key).or_default();
     accumulated.update(shard);
     let mut counts = accumulated.counts;

@@ -109,7 +109,7 @@ impl Kernel {
             counts.set(Counter::ThreadNanos, time);
         }
         Instance {
-            key: InstanceKey { owner: Owner::Linux, pid: 0, napi: napi.id },
+            key: InstanceKey { owner: Owner::Linux, pid: 0, socket: 0, napi: napi.id },
             device: self.names.get(&napi.ifindex).cloned().unwrap_or_default(),
             queues: self.queues.get(&napi.id).cloned().unwrap_or_default(),
             family: Family::of(&ModeSettings { napi: settings, ..ModeSettings::default() }),

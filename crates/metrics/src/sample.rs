@@ -46,8 +46,11 @@ impl Owner {
 pub struct InstanceKey {
     /// The owner.
     pub owner: Owner,
-    /// The process ID of the datapath in the caller's PID namespace; 0 for the kernel.
+    /// The process ID of the datapath: in the caller's PID namespace, or in its own if that does not contain it; 0 for the
+    /// kernel.
     pub pid: u32,
+    /// The number of its control socket among those of processes with this ID.
+    pub socket: u32,
     /// The NAPI ID.
     pub napi: u32,
 }
@@ -88,8 +91,10 @@ impl Instance {
 /// A running datapath.
 #[derive(Clone, Debug)]
 pub struct Datapath {
-    /// The status it reported, with the process ID of the caller's PID namespace.
+    /// The status it reported, with the process ID of [`InstanceKey::pid`].
     pub status: Status,
+    /// See [`InstanceKey::socket`].
+    pub socket: u32,
 }
 
 /// The receive softirq of all CPUs, since boot.
@@ -121,7 +126,7 @@ pub(crate) mod tests_support {
     /// Returns an instance in mode `base` without counts.
     pub(crate) fn instance(device: &str, napi: u32) -> Instance {
         Instance {
-            key: InstanceKey { owner: Owner::Linux, pid: 0, napi },
+            key: InstanceKey { owner: Owner::Linux, pid: 0, socket: 0, napi },
             device: device.to_owned(),
             queues: vec![0],
             mode: "base".to_owned(),

@@ -11,7 +11,7 @@ use crate::redirect::{Protocol, Redirected};
 use crate::repair;
 use crate::repair::RepairState;
 
-/// Requests of a process with queue pairs to its broker. Each blocks until the broker has replied.
+/// Requests of a process with queue pairs to its broker. Each blocks until the broker has replied, a few seconds at most.
 pub trait Broker: fmt::Debug + Send + Sync {
     /// Lets frames arrive on the queue pairs.
     ///
@@ -19,11 +19,18 @@ pub trait Broker: fmt::Debug + Send + Sync {
     /// When the broker has ended, or the kernel refuses.
     fn engage(&self) -> io::Result<()>;
 
-    /// Sets which packets of a port go to the claimed queue pairs, of those that arrive on their queues.
+    /// Sets which packets of a port go to the claimed queue pairs, of those that arrive on their queues. A port that is not
+    /// redirected to them yet takes a socket that is [bound to it](crate::PortHolders::check).
     ///
     /// # Errors
-    /// As for [`Self::engage`].
-    fn redirect(&self, protocol: Protocol, port: u16, what: Redirected) -> io::Result<()>;
+    /// As for [`Self::engage`]; EPERM without such a socket.
+    fn redirect(
+        &self,
+        protocol: Protocol,
+        port: u16,
+        what: Redirected,
+        holder: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()>;
 
     /// Sets whether packets to an address go to the claimed queue pairs ([`Ports::serve`](crate::Ports::serve)).
     ///
@@ -84,6 +91,8 @@ pub struct Claim {
     pub descriptors: Vec<OwnedFd>,
     /// A listening control socket, if this process cannot create one that the broker's user finds.
     pub control: Option<OwnedFd>,
+    /// Whether the AF_XDP sockets are bound to their queues. Not before Linux 6.4, where their rings cannot be mapped afterwards.
+    pub is_bound: bool,
     /// The connection to the broker.
     pub broker: Arc<dyn Broker>,
 }

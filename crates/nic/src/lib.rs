@@ -27,9 +27,11 @@
 
 pub mod broker;
 pub mod checksum;
+pub mod credentials;
 pub mod ring;
 pub mod rss;
 
+mod accept;
 mod af_xdp;
 mod claim;
 mod counters;
@@ -44,9 +46,11 @@ pub mod message;
 mod name;
 mod open;
 mod pcap;
+mod port_holder;
 mod queue;
 mod redirect;
 pub mod repair;
+mod sockopt;
 mod tap;
 
 pub use af_xdp::{Ports, PortsError, XdpCopy, XdpQueue, XdpShape};
@@ -56,9 +60,10 @@ pub use frame::{Checksum, ETHERNET_HEADER, Frame};
 pub use hairpin::HairpinQueue;
 pub use impaired::{Impaired, Impairment};
 pub use memory::{MAX_QUEUES, MemoryEnd, MemoryQueue, MemoryShape, pair};
-pub use name::{NicName, ParseNicError};
+pub use name::{MemoryName, NicName, ParseNicError};
 pub use open::{Nic, Options, open};
 pub use pcap::{Pcap, Recording};
+pub use port_holder::PortHolders;
 pub use queue::{Capabilities, LinkState, QueuePair, ReceiveError, TransmitError, Warning};
 pub use redirect::{Protocol, Redirected};
 pub use tap::TapQueue;

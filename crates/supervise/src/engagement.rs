@@ -207,7 +207,7 @@ fn datapath_of(pid: u32, claim: Claim) -> DatapathSockets {
     };
     for client in clients {
         match client {
-            Ok(client) if client.pid() == pid => {
+            Ok(client) if client.local_pid() == Some(pid) => {
                 return client.sockets(MAX_SOCKETS).map_or(DatapathSockets::Unknown, |pages| listening(&pages));
             }
             Err(unreachable) if unreachable.pid == pid => return DatapathSockets::Unknown,

@@ -226,7 +226,11 @@ fn restore_datapath(pid: u32, changes: &[Change]) -> Result<(), ControlError> {
         Err(ControlError::NoDirectory) => return Ok(()),
         clients => clients?,
     };
-    clients.iter().flatten().filter(|client| client.pid() == pid).try_for_each(|client| make_changes(client, changes))
+    clients
+        .iter()
+        .flatten()
+        .filter(|client| client.local_pid() == Some(pid))
+        .try_for_each(|client| make_changes(client, changes))
 }
 
 /// Makes changes to a datapath, as far as it does not end meanwhile.

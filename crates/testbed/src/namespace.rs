@@ -77,6 +77,19 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
+/// Runs `work` on a thread that has this user and no capabilities, as another local user would, and returns its result.
+///
+/// # Panics
+/// When `work` does, or when the user cannot be changed: it needs root.
+pub fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
+    on_a_thread(|| {
+        let user = Some(rustix::process::Uid::from_raw(user));
+        // The system call changes the calling thread alone, unlike the function of the C library.
+        rustix::thread::set_thread_res_uid(user, user, user).expect("another user");
+        work()
+    })
+}
+
 /// Returns a path to the namespace, for `ip link set ... netns`.
 #[must_use]
 pub fn path(namespace: &File) -> String {

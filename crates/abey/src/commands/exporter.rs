@@ -96,7 +96,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
 fn report_collector(collector: Collector, result: Result<(), &str>) {
     match result {
         Ok(()) => eprintln!("abey: collector {collector} works again"),
-        Err(error) => eprintln!("abey: collector {collector} fails: {error}"),
+        Err(error) => eprintln!("abey: collector {collector} fails: {}", abey_text::visible(error)),
     }
 }
 

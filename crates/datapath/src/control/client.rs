@@ -6,12 +6,15 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use abey_delivery::Nanos;
+use abey_nic::credentials::PeerCredentials;
+use abey_text::{visible, visible_within};
 use rustix::io::{Errno, ioctl_fionbio};
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send, socket_with,
 };
 use rustix::process::geteuid;
+use serde_json::Value;
 
 use super::directory::Found;
 use super::error::ControlError;
@@ -23,12 +26,16 @@ use super::status::Status;
 
 /// How long a whole answer may take.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// The longest text in an answer, in characters; the rest is cut off.
+const MAX_TEXT: usize = 1024;
 
 /// A connection to a running datapath.
 #[derive(Debug)]
 pub struct Client {
     pub(super) socket: OwnedFd,
     pid: u32,
+    number: u32,
+    is_local: bool,
     /// The user whose datapath it is, if it is not that of this process.
     pub(super) user: Option<u32>,
     path: PathBuf,
@@ -39,7 +46,7 @@ impl Client {
     pub(super) fn connect(found: Found) -> Result<Option<Self>, ControlError> {
         let user = found.foreign_user();
         let address = found.address();
-        let Found { path, pid, is_lent, owner, .. } = &found;
+        let Found { path, pid, number, is_lent, owner, .. } = &found;
         let failed =
             |source: Errno| ControlError::System { action: "connect to", path: path.clone(), source: source.into() };
         // Not blocking, because a process that accepts nothing may have a full backlog.
@@ -60,17 +67,17 @@ impl Client {
         }
         ioctl_fionbio(&socket, false).map_err(failed)?;
         // Nothing is sent before the peer's user is checked.
-        let peer = socket_peercred(&socket).map_err(failed)?;
-        let peer_user = peer.uid.as_raw();
+        let peer = PeerCredentials::of(&socket)
+            .map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         // In another user's directory that user only: a link in the path could lead to a socket of root's.
-        let is_own = peer.uid == geteuid() || geteuid().is_root() && peer_user == *owner;
-        let trusted = if user.is_some() { peer_user == *owner } else { is_own };
+        let is_own = peer.is_user(geteuid().as_raw()) || geteuid().is_root() && peer.is_user(*owner);
+        let trusted = if user.is_some() { peer.is_user(*owner) } else { is_own };
         if !trusted {
-            return Err(ControlError::OtherUser { path: path.clone(), user: peer_user });
+            return Err(ControlError::OtherUser { path: path.clone(), user: peer.user() });
         }
         // The peer's ID in the PID namespace of this process. For a lent socket it would be the lender's.
-        let pid = if *is_lent { *pid } else { peer.pid.as_raw_nonzero().get().unsigned_abs() };
-        Ok(Some(Self { socket, pid, user, path: found.path }))
+        let pid = if *is_lent { *pid } else { peer.pid().unwrap_or(*pid) };
+        Ok(Some(Self { socket, pid, number: *number, is_local: peer.pid().is_some(), user, path: found.path }))
     }
 
     /// Returns the user whose datapath it is, if it is not that of this process: what it answers is that user's word.
@@ -84,9 +91,21 @@ impl Client {
         Unreachable { pid: self.pid, user: self.user, error }
     }
 
-    /// Returns the ID of the process at the other end, in the PID namespace of this process.
+    /// Returns the ID of the process at the other end, in the PID namespace of this process if that contains it, otherwise
+    /// in its own.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Returns the ID of the process at the other end, or `None` if the PID namespace of this process does not contain it.
+    pub fn local_pid(&self) -> Option<u32> {
+        self.is_local.then_some(self.pid)
+    }
+
+    /// Returns the number of the socket among those of processes with this ID. Two PID namespaces whose datapaths share a
+    /// directory may have processes with the same ID.
+    pub fn number(&self) -> u32 {
+        self.number
     }
 
     /// Requests the status.
@@ -164,8 +183,7 @@ impl Client {
 
     /// Returns the answer in a line.
     pub(super) fn parse(&self, line: &[u8]) -> Result<Answer, ControlError> {
-        let reply: Reply = serde_json::from_slice(line).map_err(|error| self.invalid(error))?;
-        Ok(reply.answer)
+        parse_reply(line).map_err(|problem| self.invalid(visible(&problem)))
     }
 
     fn receive(&self) -> Result<Vec<u8>, ControlError> {
@@ -199,5 +217,37 @@ impl Client {
                 ControlError::System { action: "talk over", path: self.path.clone(), source }
             }
         }
+    }
+}
+
+/// Returns the answer in a reply. Its texts, which the process at the other end chooses, are made visible.
+///
+/// # Errors
+/// What is wrong with the reply.
+pub(super) fn parse_reply(line: &[u8]) -> Result<Answer, String> {
+    let mut reply: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    make_visible(&mut reply);
+    let reply: Reply = serde_json::from_value(reply).map_err(|error| error.to_string())?;
+    Ok(reply.answer)
+}
+
+fn make_visible(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            let visible = visible_within(text, MAX_TEXT);
+            if visible != *text {
+                *text = visible.into_owned();
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(make_visible),
+        Value::Object(fields) => {
+            // Names of counters are keys.
+            if fields.keys().any(|key| visible_within(key, MAX_TEXT) != *key) {
+                let visible = |(key, value): (String, Value)| (visible_within(&key, MAX_TEXT).into_owned(), value);
+                *fields = std::mem::take(fields).into_iter().map(visible).collect();
+            }
+            fields.values_mut().for_each(make_visible);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }

@@ -85,6 +85,8 @@ pub(super) struct Found {
     pub(super) path: PathBuf,
     /// The process that serves it, by its name.
     pub(super) pid: u32,
+    /// The number of the socket among those of processes with this ID.
+    pub(super) number: u32,
     /// Another process created it.
     pub(super) is_lent: bool,
     /// The user who must be at the other end.
@@ -150,12 +152,12 @@ fn sockets_in(path: &Path, user: Option<u32>) -> Result<(Vec<Found>, bool), Errn
             return Ok((found, false));
         }
         let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
-        let Some(pid) = process_of(Path::new(&name)) else { continue };
+        let Some((pid, number)) = process_of(Path::new(&name)) else { continue };
         let Ok(socket) = statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
         if FileType::from_raw_mode(socket.st_mode) == FileType::Socket && socket.st_uid == owner {
             let is_lent = Path::new(&name).file_stem().is_some_and(|stem| stem.as_bytes().ends_with(LENT.as_bytes()));
             let (path, directory, is_foreign) = (path.join(&name), directory.clone(), user.is_some());
-            found.push(Found { path, pid, is_lent, owner, is_foreign, directory, name });
+            found.push(Found { path, pid, number, is_lent, owner, is_foreign, directory, name });
         }
     }
     Ok((found, true))
@@ -185,12 +187,12 @@ pub fn lend(to: u32) -> Result<(UnixListener, Lent), ControlError> {
     Ok((listener, Lent(path)))
 }
 
-/// Returns the process of a file name `PID-N.sock` or `PID-N.lent.sock`.
-fn process_of(path: &Path) -> Option<u32> {
+/// Returns the process and the number of a file name `PID-N.sock` or `PID-N.lent.sock`.
+fn process_of(path: &Path) -> Option<(u32, u32)> {
     let stem = path.file_stem()?.to_str()?;
     let (pid, number) = stem.strip_suffix(LENT).unwrap_or(stem).split_once('-')?;
-    let is_ours = path.extension() == Some(OsStr::new("sock")) && number.parse::<u32>().is_ok();
-    pid.parse().ok().filter(|_| is_ours)
+    let is_ours = path.extension() == Some(OsStr::new("sock"));
+    pid.parse().ok().zip(number.parse().ok()).filter(|_| is_ours)
 }
 
 /// Creates a listening socket of this process with a unique name. Creates the directory if necessary.
@@ -277,8 +279,8 @@ mod tests {
     #[test]
     fn the_process_is_parsed_from_the_name() {
         let of = |name: &str| process_of(&Path::new("/run/abey").join(name));
-        assert_eq!((of("12-0.sock"), of("12-34.sock")), (Some(12), Some(34).map(|_| 12)));
-        assert_eq!(of("12-3.lent.sock"), Some(12));
+        assert_eq!((of("12-0.sock"), of("12-34.sock")), (Some((12, 0)), Some((12, 34))));
+        assert_eq!(of("12-3.lent.sock"), Some((12, 3)));
         for other in ["12-3.x.sock", "12.sock", ".12-0", "12-0", "x-0.sock", "12-x.sock", "-1-0.sock"] {
             assert_eq!(of(other), None, "{other}");
         }

@@ -43,12 +43,12 @@ pub enum ControlError {
         pid: u32,
     },
     /// The other end belongs to another user.
-    #[error("the control socket {path} is held by user {user}: run as that user or as root")]
+    #[error("the control socket {path} is held by {}: run as that user or as root", user_text(*user))]
     OtherUser {
         /// The socket.
         path: PathBuf,
-        /// The user's ID.
-        user: u32,
+        /// The user's ID, if the user namespace of this process maps it.
+        user: Option<u32>,
     },
     /// The answer is invalid.
     #[error(
@@ -73,4 +73,9 @@ pub enum ControlError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+/// Returns a user as part of a sentence.
+fn user_text(user: Option<u32>) -> String {
+    user.map_or_else(|| "a user of another user namespace".to_owned(), |user| format!("user {user}"))
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use abey_nic::credentials::PeerCredentials;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::geteuid;
 
@@ -139,7 +139,8 @@ fn accept(listener: &UnixListener, connections: &mut Vec<Connection>, round: u64
             return;
         }
     };
-    let is_allowed = socket_peercred(&socket).is_ok_and(|peer| peer.uid.is_root() || peer.uid == geteuid());
+    let own = geteuid().as_raw();
+    let is_allowed = PeerCredentials::of(&socket).is_ok_and(|peer| peer.is_user(0) || peer.is_user(own));
     if !is_allowed {
         return;
     }

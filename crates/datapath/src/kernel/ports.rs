@@ -11,7 +11,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -184,18 +184,23 @@ impl Reservations {
             self.add_lease(reserved, key)?;
         } else {
             let socket = self.bind(key)?;
-            self.redirect(&mut table, key, Some(socket))?;
+            self.redirect(&mut table, key, (Some(socket), None))?;
         }
         Ok(Lease::new(self, key))
     }
 
-    /// Redirects `port`, which a kernel socket of the program holds.
-    pub(crate) fn adopt(self: &Arc<Self>, protocol: Protocol, port: u16) -> Result<Lease, OpenError> {
+    /// Redirects `port`, which a kernel socket of the program holds. A broker requires that socket.
+    pub(crate) fn adopt(
+        self: &Arc<Self>,
+        protocol: Protocol,
+        port: u16,
+        holder: Option<BorrowedFd<'_>>,
+    ) -> Result<Lease, OpenError> {
         let mut table = self.open_table()?;
         let key = (protocol, port);
         match table.reserved.get_mut(&key) {
             Some(reserved) => self.add_lease(reserved, key)?,
-            None => self.redirect(&mut table, key, None)?,
+            None => self.redirect(&mut table, key, (None, holder))?,
         }
         Ok(Lease::new(self, key))
     }
@@ -219,7 +224,7 @@ impl Reservations {
             }
             rejected.push(socket);
         };
-        self.redirect(&mut *self.open_table()?, (protocol, port), Some(socket))?;
+        self.redirect(&mut *self.open_table()?, (protocol, port), (Some(socket), None))?;
         Ok(Lease::new(self, (protocol, port)))
     }
 
@@ -356,8 +361,14 @@ impl Reservations {
         Ok(socket)
     }
 
-    fn redirect(&self, table: &mut Table, key: PortKey, socket: Option<Socket>) -> Result<(), OpenError> {
-        self.redirected.register(key.0, key.1)?;
+    /// Redirects a port that a socket of the runtime holds, or one of the program.
+    fn redirect(
+        &self,
+        table: &mut Table,
+        key: PortKey,
+        (socket, holder): (Option<Socket>, Option<BorrowedFd<'_>>),
+    ) -> Result<(), OpenError> {
+        self.redirected.register_bound(key.0, key.1, socket.as_ref().map(AsFd::as_fd).or(holder))?;
         let socket = socket.map(|socket| Arc::new(socket.into()));
         table.reserved.insert(key, Reserved { socket, leases: 1, is_drained: false, full_in: BTreeSet::new() });
         Ok(())

@@ -1,6 +1,7 @@
 //! Opening a connection: the choice of its local port, and its first packet.
 
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use abey_nic::Protocol;
@@ -58,7 +59,7 @@ pub(super) fn connect_in(
 pub(super) fn connect_from_port(
     host: &Arc<Host>,
     local: LocalEndpoint,
-    port: u16,
+    (port, holder): (u16, Option<BorrowedFd<'_>>),
     remote: SocketAddr,
 ) -> Result<Handle, OpenError> {
     let mut fits = None;
@@ -69,7 +70,7 @@ pub(super) fn connect_from_port(
         }
     }
     let shard = fits.ok_or(OpenError::NoSteering(remote))?;
-    let lease = host.kernel().map(|kernel| kernel.ports.adopt(Protocol::Tcp, port)).transpose()?;
+    let lease = host.kernel().map(|kernel| kernel.ports.adopt(Protocol::Tcp, port, holder)).transpose()?;
     if let Some(lease) = &lease {
         lease.set_shard(shard.index);
     }

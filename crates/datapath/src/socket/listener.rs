@@ -1,7 +1,7 @@
 //! Listening TCP sockets.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl TcpListener {
     /// The address is in use or not the runtime's. If the device is shared with the kernel: another program uses the port.
     pub fn bind(runtime: &Runtime, address: SocketAddr) -> Result<Self, OpenError> {
         let shards: Vec<_> = (0..runtime.shards()).collect();
-        Self::open(runtime, &[address], &shards, Self::BACKLOG, false)
+        Self::open(runtime, &[address], &shards, Self::BACKLOG, None)
     }
 
     /// Listens in one shard, as one listener of an SO_REUSEPORT group that has one for each shard.
@@ -40,10 +40,10 @@ impl TcpListener {
     /// # Errors
     /// Those of [`Self::bind`], or there is no such shard.
     pub fn bind_reuse_port(runtime: &Runtime, address: SocketAddr, shard: usize) -> Result<Self, OpenError> {
-        Self::open(runtime, &[address], &[shard], Self::BACKLOG, false)
+        Self::open(runtime, &[address], &[shard], Self::BACKLOG, None)
     }
 
-    /// Listens on a port on which a kernel socket of the caller listens too.
+    /// Listens on a port on which `reserved_by`, a kernel socket of the caller, listens too.
     ///
     /// If the device is shared with the kernel (AF_XDP), the kernel socket reserves the port, and this call redirects it.
     /// The caller keeps the socket open as long as the listener. Connections that the kernel socket has already stay in
@@ -59,8 +59,9 @@ impl TcpListener {
         addresses: &[SocketAddr],
         shards: &[usize],
         backlog: usize,
+        reserved_by: BorrowedFd<'_>,
     ) -> Result<Self, OpenError> {
-        Self::open(runtime, addresses, shards, backlog, true)
+        Self::open(runtime, addresses, shards, backlog, Some(reserved_by))
     }
 
     fn open(
@@ -68,13 +69,13 @@ impl TcpListener {
         addresses: &[SocketAddr],
         shards: &[usize],
         backlog: usize,
-        is_reserved: bool,
+        reserved_by: Option<BorrowedFd<'_>>,
     ) -> Result<Self, OpenError> {
         let host = runtime.host();
         let shards = shards.iter().map(|shard| host.shard(*shard)).collect::<Result<Vec<_>, _>>()?;
         let port = addresses.first().ok_or(OpenError::NoAddress)?.port();
         let lease = match host.kernel() {
-            Some(kernel) if is_reserved => Some(kernel.ports.adopt(Protocol::Tcp, port)?),
+            Some(kernel) if reserved_by.is_some() => Some(kernel.ports.adopt(Protocol::Tcp, port, reserved_by)?),
             _ => host.reserve(Protocol::Tcp, port)?,
         };
         // If one of the sockets cannot be opened, the handle closes the others.

@@ -110,19 +110,25 @@ impl TcpStream {
         port: Option<u16>,
         remote: SocketAddr,
     ) -> Result<Self, OpenError> {
-        Self::connect_with(runtime, LocalEndpoint { address, port, ..LocalEndpoint::default() }, remote)
+        Self::connect_with(runtime, LocalEndpoint { address, port, ..LocalEndpoint::default() }, remote, None)
     }
 
-    /// Starts to connect as [`Self::connect_from`] does, with options that the connection has from its SYN on.
+    /// Starts to connect as [`Self::connect_from`] does, with options that the connection has from its SYN on. If a broker
+    /// redirects the ports, `reserved_by` is the socket that has bound the port.
     ///
     /// # Errors
     /// Those of [`Self::connect_from`].
-    pub fn connect_with(runtime: &Runtime, mut local: LocalEndpoint, remote: SocketAddr) -> Result<Self, OpenError> {
+    pub fn connect_with(
+        runtime: &Runtime,
+        mut local: LocalEndpoint,
+        remote: SocketAddr,
+        reserved_by: Option<BorrowedFd<'_>>,
+    ) -> Result<Self, OpenError> {
         let host = runtime.host();
         local.address = local.address.or_else(|| host.source_for(remote.ip()));
         let stream = Self(match local.port {
             None => connect::connect_in(host, host.next_shard(), local, remote)?,
-            Some(port) => connect::connect_from_port(host, local, port, remote)?,
+            Some(port) => connect::connect_from_port(host, local, (port, reserved_by), remote)?,
         });
         stream.set_nonblocking(true);
         Ok(stream)

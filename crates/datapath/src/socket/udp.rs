@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::handle::{Handle, on};
 use crate::error::{Error, OpenError};
 use crate::handover::HandOverError;
 use crate::host::Host;
+use crate::kernel::Kernel;
 use crate::kernel::ports::Lease;
 use crate::runtime::Runtime;
 use crate::shard::{Core, ShardSocket};
@@ -56,16 +57,22 @@ impl UdpSocket {
         Self::open(runtime, address, shard..shard + 1)
     }
 
-    /// Binds in every shard to a port to which a kernel socket of the caller is bound.
+    /// Binds in every shard to a port to which `reserved_by`, a kernel socket of the caller, is bound.
     ///
     /// If the device is shared with the kernel (AF_XDP), the kernel socket reserves the port, and this call redirects it.
     /// The caller keeps the kernel socket open as long as this socket. Sockets that share the address do so in each shard.
     ///
     /// # Errors
     /// Those of [`Self::bind`].
-    pub fn bind_reserved(runtime: &Runtime, address: SocketAddr, sharing: Sharing) -> Result<Self, OpenError> {
+    pub fn bind_reserved(
+        runtime: &Runtime,
+        address: SocketAddr,
+        sharing: Sharing,
+        reserved_by: BorrowedFd<'_>,
+    ) -> Result<Self, OpenError> {
         let host = runtime.host();
-        let lease = host.kernel().map(|kernel| kernel.ports.adopt(Protocol::Udp, address.port())).transpose()?;
+        let adopt = |kernel: &Arc<Kernel>| kernel.ports.adopt(Protocol::Udp, address.port(), Some(reserved_by));
+        let lease = host.kernel().map(adopt).transpose()?;
         Self::open_with(host, address, 0..runtime.shards(), lease, sharing)
     }
 

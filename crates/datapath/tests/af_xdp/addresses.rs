@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream, UdpSocket as KernelUdp};
+use std::os::fd::AsFd;
 
 use abey_datapath::TcpListener;
 
@@ -66,7 +67,7 @@ fn a_router_forwards_what_is_for_others() {
 fn both(runtime: &abey_datapath::Runtime) -> (KernelListener, TcpListener) {
     let kernel = KernelListener::bind(("::", PORT)).expect("the kernel's");
     let at = SocketAddr::new(kernel.local_addr().expect("bound").ip(), PORT);
-    let datapath = TcpListener::bind_reserved(runtime, &[at], &[0], 4).expect("a listener");
+    let datapath = TcpListener::bind_reserved(runtime, &[at], &[0], 4, kernel.as_fd()).expect("a listener");
     datapath.set_timeout(Some(HANG_LIMIT));
     (kernel, datapath)
 }

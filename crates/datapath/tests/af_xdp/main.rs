@@ -8,7 +8,7 @@ mod common;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, UdpSocket as KernelUdp};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -131,7 +131,7 @@ fn a_listener_uses_the_port_of_a_kernel_listener() {
         let runtime = runtime();
         let kernel = std::net::TcpListener::bind("[::]:80").expect("the kernel's");
         let at = "[::]:80".parse().expect("an address");
-        let beside = TcpListener::bind_reserved(&runtime, &[at], &[0], 4).expect("a listener");
+        let beside = TcpListener::bind_reserved(&runtime, &[at], &[0], 4, kernel.as_fd()).expect("a listener");
         assert!(beside.kernel_socket().is_none(), "the port is the caller's to hold");
         beside.set_timeout(Some(HANG_LIMIT));
         for is_v4 in [true, false] {
@@ -357,7 +357,8 @@ fn a_udp_port_passes_to_the_kernel_with_what_was_not_received() {
             let runtime = runtime();
             let kernel = KernelUdp::bind(ours(is_v4, 53)).expect("bound");
             kernel.set_read_timeout(Some(HANG_LIMIT)).expect("a timeout");
-            let socket = UdpSocket::bind_reserved(&runtime, ours(is_v4, 53), Sharing::default()).expect("bound");
+            let socket =
+                UdpSocket::bind_reserved(&runtime, ours(is_v4, 53), Sharing::default(), kernel.as_fd()).expect("bound");
             let peer = inside(&far, || KernelUdp::bind(theirs(is_v4, 900)).expect("bound"));
             for text in ["first", "second"] {
                 peer.send_to(text.as_bytes(), ours(is_v4, 53)).expect("sent");

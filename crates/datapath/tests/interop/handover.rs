@@ -515,7 +515,7 @@ fn a_full_listener_passes_further_connections_to_the_kernel() {
         const SHARED: u16 = 7001;
         let kernel = std::net::TcpListener::bind(("0.0.0.0", SHARED)).expect("the kernel's");
         let at = SocketAddr::from(([0; 4], SHARED));
-        let listener = TcpListener::bind_reserved(&bed.runtime, &[at], &[0], 64).expect("a listener");
+        let listener = TcpListener::bind_reserved(&bed.runtime, &[at], &[0], 64, kernel.as_fd()).expect("a listener");
         listener.set_timeout(Some(HANG_LIMIT));
         listener.set_backlog(1).expect("open");
         let connect = || bed.at_peer(|| std::net::TcpStream::connect(ours(true, SHARED)).expect("connected"));

@@ -27,6 +27,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
+use abey_text::visible;
 use procfs::ProcError;
 use procfs::process::{FDTarget, Process};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -76,7 +77,7 @@ pub enum ProcessError {
 pub struct ThreadView {
     /// Its ID.
     pub tid: u32,
-    /// Its name, up to 15 bytes.
+    /// Its name, up to 15 bytes, with control characters made visible.
     pub comm: String,
 }
 
@@ -210,7 +211,7 @@ impl Target {
         let view = ProcessView {
             pid: self.pid,
             parent: stat.ppid as u32,
-            comm: stat.comm,
+            comm: visible(&stat.comm).into_owned(),
             network_namespace: network.ino(),
             threads: tree::thread_views(self.pid)?,
             children: parents.iter().filter(|&(_, parent)| *parent == self.pid).map(|(&child, _)| child).collect(),

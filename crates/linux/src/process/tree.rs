@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use abey_text::visible;
+
 use super::{ProcessError, ThreadView, explain, explain_io};
 
 /// Lists the descendants of process `pid`, without itself, by ID. A process whose parent exited is no descendant any more
@@ -47,7 +49,7 @@ pub fn start_time(pid: u32) -> Option<u64> {
 #[must_use]
 pub fn identity(pid: u32) -> Option<(u64, String)> {
     let stat = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
-    (stat.state != 'Z').then_some((stat.starttime, stat.comm))
+    (stat.state != 'Z').then_some((stat.starttime, visible(&stat.comm).into_owned()))
 }
 
 /// Lists the threads of process `pid`, by ID.
@@ -81,7 +83,7 @@ pub(super) fn thread_views(pid: u32) -> Result<Vec<ThreadView>, ProcessError> {
     let mut views = Vec::new();
     for tid in threads(pid)? {
         match std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")) {
-            Ok(comm) => views.push(ThreadView { tid, comm: comm.trim_end().into() }),
+            Ok(comm) => views.push(ThreadView { tid, comm: visible(comm.trim_end_matches('\n')).into() }),
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
             Err(e) => return Err(explain_io(pid, "the threads", &e)),
         }

@@ -21,6 +21,9 @@ pub struct DatapathSample {
     /// The sockets of each shard, if they were requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sockets: Option<Vec<SocketPage>>,
+    /// Whether the PID namespace of this process contains it, so that its process ID is one of this namespace.
+    #[serde(skip)]
+    pub is_local: bool,
     #[serde(skip)]
     pub(super) before: Status,
 }
@@ -41,6 +44,7 @@ impl DatapathSample {
             process_cpu_percent: percent(before.process_cpu_ns, status.process_cpu_ns),
             threads_cpu_percent: threads.map(|(old, new)| percent(old, new)),
             sockets: None,
+            is_local: true,
             status,
             before,
         }

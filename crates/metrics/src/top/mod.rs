@@ -74,9 +74,9 @@ fn busy_percent(before: &CpuTimes, now: &CpuTimes) -> Option<f64> {
 /// Formats each datapath's CPU time, in total and by the role of its threads.
 fn datapath_lines(before: &Sample, after: &Sample) -> Vec<String> {
     let nanos = after.at.saturating_sub(before.at).as_nanos().max(1) as f64;
-    let then: BTreeMap<u32, &Datapath> = before.datapaths.iter().map(|one| (one.status.pid, one)).collect();
+    let then: BTreeMap<_, &Datapath> = before.datapaths.iter().map(|one| ((one.status.pid, one.socket), one)).collect();
     let line = |one: &Datapath| {
-        let (now, then) = (&one.status, &then.get(&one.status.pid)?.status);
+        let (now, then) = (&one.status, &then.get(&(one.status.pid, one.socket))?.status);
         let percent = |now: u64, then: u64| now.saturating_sub(then) as f64 / nanos * 100.0;
         let by_role = now.contexts.iter().map(|cpu| {
             let old = then.contexts.iter().find(|old| old.role == cpu.role).map_or(0, |old| old.cpu_ns);

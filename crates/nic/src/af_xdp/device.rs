@@ -2,14 +2,14 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use super::facts::Facts;
 use super::filter::Queues;
 use super::ports::PortsError;
 use super::program::Program;
 use super::shape::XdpShape;
-use super::socket;
+use super::socket::{self, HandedOut};
 use crate::error::OpenError;
 use crate::redirect::{Protocol, Redirected};
 
@@ -34,9 +34,9 @@ impl XdpDevice {
         self.facts.queues
     }
 
-    /// Creates a socket for another process, and its memory.
-    pub(crate) fn socket(&self) -> Result<(OwnedFd, OwnedFd), OpenError> {
-        socket::socket_to_hand_out(&self.facts, &self.shape)
+    /// Creates a socket of a queue for another process, and its memory.
+    pub(crate) fn socket(&self, queue: u32, allows_unbound: bool) -> Result<HandedOut, OpenError> {
+        socket::socket_to_hand_out(&self.facts, queue, &self.shape, allows_unbound)
     }
 
     pub(crate) fn set_socket(&self, queue: u32, socket: Option<BorrowedFd<'_>>) -> io::Result<()> {

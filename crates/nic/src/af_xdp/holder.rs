@@ -14,7 +14,7 @@ pub(super) fn holder(index: u32) -> Option<(String, u32)> {
         holds_link(&process, index) && is_in(&process, here)
     })?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    Some((name.trim_end().to_owned(), pid))
+    Some((abey_text::visible(name.trim_end_matches('\n')).into_owned(), pid))
 }
 
 fn netns(process: &Path) -> Option<u64> {

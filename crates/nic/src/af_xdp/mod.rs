@@ -27,6 +27,7 @@ pub(crate) use device::XdpDevice;
 pub use ports::{Ports, PortsError};
 pub use queue::XdpQueue;
 pub use shape::{XdpCopy, XdpShape};
+pub(crate) use socket::HandedOut;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -77,6 +78,7 @@ pub(crate) fn open_claimed(
     let mut sockets = Vec::with_capacity(claim.queues.len());
     for queue in claim.queues {
         let (socket, memory) = descriptors.next().zip(descriptors.next()).expect("they were counted");
+        let socket = (socket, claim.is_bound);
         sockets.push(Socket::open_claimed(&facts, queue, socket, &memory, &shape)?);
     }
     claim.broker.engage().map_err(facts.failed("have frames redirected from"))?;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::filter;
@@ -82,7 +83,21 @@ impl Ports {
     /// # Errors
     /// When the kernel refuses, most likely because 65,536 ports are registered.
     pub fn register(&self, protocol: Protocol, port: u16) -> Result<(), PortsError> {
-        self.set(protocol, port, Redirected::Everything)
+        self.set(protocol, port, Redirected::Everything, None)
+    }
+
+    /// As [`Self::register`], for a port to which `holder` is bound. A broker redirects a port for the first time in this
+    /// way only.
+    ///
+    /// # Errors
+    /// Those of [`Self::register`]; EPERM if the broker does not accept the socket.
+    pub fn register_bound(
+        &self,
+        protocol: Protocol,
+        port: u16,
+        holder: Option<BorrowedFd<'_>>,
+    ) -> Result<(), PortsError> {
+        self.set(protocol, port, Redirected::Everything, holder)
     }
 
     /// Passes new TCP connections to `port` to the kernel, and continues to redirect existing ones.
@@ -90,7 +105,7 @@ impl Ports {
     /// # Errors
     /// When the kernel refuses.
     pub fn drain(&self, protocol: Protocol, port: u16) -> Result<(), PortsError> {
-        self.set(protocol, port, Redirected::Flows)
+        self.set(protocol, port, Redirected::Flows, None)
     }
 
     /// Passes the packets of `port` to the kernel again. No effect on a port that was not registered.
@@ -98,17 +113,23 @@ impl Ports {
     /// # Errors
     /// When the kernel refuses.
     pub fn release(&self, protocol: Protocol, port: u16) -> Result<(), PortsError> {
-        self.set(protocol, port, Redirected::Nothing)
+        self.set(protocol, port, Redirected::Nothing, None)
     }
 
-    fn set(&self, protocol: Protocol, port: u16, what: Redirected) -> Result<(), PortsError> {
+    fn set(
+        &self,
+        protocol: Protocol,
+        port: u16,
+        what: Redirected,
+        holder: Option<BorrowedFd<'_>>,
+    ) -> Result<(), PortsError> {
         let set = match &self.redirect {
             Redirect::Program { program, .. } => program.change_port(protocol, port, |entry| {
                 let [open, flows] = what.open_and_flows();
                 let queues = |on| if on { filter::ALL_QUEUES } else { filter::NO_QUEUE };
                 [entry[0], entry[1]] = [queues(open), queues(flows)];
             }),
-            Redirect::Broker(broker) => broker.redirect(protocol, port, what),
+            Redirect::Broker(broker) => broker.redirect(protocol, port, what, holder),
         };
         set.map_err(|source| PortsError { device: self.device.clone(), protocol, port, source })
     }

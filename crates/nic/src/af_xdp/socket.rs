@@ -35,9 +35,6 @@ pub(super) struct Socket {
 
 impl Socket {
     /// Binds `descriptor`, a new AF_XDP socket, to `queue` and gives the kernel its receive buffers.
-    ///
-    /// The kernel releases a queue a moment after its last socket was closed, so the bind is retried for a second while the
-    /// queue is in use.
     pub(super) fn open(facts: &Facts, queue: u32, descriptor: OwnedFd, shape: &XdpShape) -> Result<Self, OpenError> {
         let chunk = facts.chunk()?;
         let refused = |error| refusal(&facts.device, Some(queue), shape.copy, error);
@@ -46,17 +43,26 @@ impl Socket {
         Self::open_with(facts, queue, descriptor, buffers, shape)
     }
 
-    /// As [`Self::open`], with a socket and memory from [`socket_to_hand_out`].
+    /// Opens a socket and memory from [`socket_to_hand_out`], which are those of `queue`. `is_bound` is what that returned.
     pub(super) fn open_claimed(
         facts: &Facts,
         queue: u32,
-        descriptor: OwnedFd,
+        (descriptor, is_bound): (OwnedFd, bool),
         memory: &OwnedFd,
         shape: &XdpShape,
     ) -> Result<Self, OpenError> {
         let refused = |error| refusal(&facts.device, Some(queue), shape.copy, error);
         let buffers = Buffers::shared(memory, facts.chunk()?, 2 * shape.slots).map_err(refused)?;
-        Self::open_with(facts, queue, descriptor, buffers, shape)
+        if !is_bound {
+            return Self::open_with(facts, queue, descriptor, buffers, shape);
+        }
+        let mut socket = Self::map(descriptor, buffers, shape.slots).map_err(refused)?;
+        socket.zero_copy = uses_zero_copy(&socket.descriptor).map_err(refused)?;
+        if socket.fill.needs_wakeup() {
+            // The driver has found no buffer when the socket was bound.
+            let _ = rustix::net::recv(&socket.descriptor, &mut [0_u8; 0][..], rustix::net::RecvFlags::DONTWAIT);
+        }
+        Ok(socket)
     }
 
     fn open_with(
@@ -67,23 +73,15 @@ impl Socket {
         shape: &XdpShape,
     ) -> Result<Self, OpenError> {
         let refused = |error| refusal(&facts.device, Some(queue), shape.copy, error);
-        let mut socket = Self::prepare(descriptor, buffers, shape.slots).map_err(refused)?;
-        let end = Instant::now() + RELEASE_LIMIT;
-        loop {
-            match socket.bind(facts.index, queue, shape.copy).map_err(refused) {
-                Err(OpenError::InUse { .. }) if Instant::now() < end => std::thread::sleep(RELEASE_LIMIT / 100),
-                other => return other.map(|()| socket),
-            }
-        }
+        create_rings(&descriptor, shape.slots).map_err(refused)?;
+        let mut socket = Self::map(descriptor, buffers, shape.slots).map_err(refused)?;
+        socket.zero_copy = bind_to(&socket.descriptor, facts, queue, shape.copy)?;
+        Ok(socket)
     }
 
-    /// Sets up the rings of a socket that has its memory and is not bound yet.
-    fn prepare(descriptor: OwnedFd, buffers: Buffers, slots: u32) -> io::Result<Self> {
+    /// Maps the rings of a socket that has them, and gives the kernel its receive buffers.
+    fn map(descriptor: OwnedFd, buffers: Buffers, slots: u32) -> io::Result<Self> {
         let chunk = buffers.chunk;
-        sockopt::set_xdp_umem_fill_ring_size(&descriptor, slots)?;
-        sockopt::set_xdp_umem_completion_ring_size(&descriptor, slots)?;
-        sockopt::set_xdp_rx_ring_size(&descriptor, slots)?;
-        sockopt::set_xdp_tx_ring_size(&descriptor, slots)?;
         let offsets = sockopt::xdp_mmap_offsets(&descriptor)?;
         let fd = descriptor.as_fd();
         let mut fill = Producer::map(fd, XDP_UMEM_PGOFF_FILL_RING, offsets.fr, slots)?;
@@ -96,21 +94,6 @@ impl Socket {
         }
         fill.publish();
         Ok(Self { receive, transmit, fill, completion, descriptor, buffers, zero_copy: false })
-    }
-
-    fn bind(&mut self, index: u32, queue: u32, copy: XdpCopy) -> io::Result<()> {
-        let how = match copy {
-            XdpCopy::Any => SocketAddrXdpFlags::empty(),
-            XdpCopy::Copy => SocketAddrXdpFlags::XDP_COPY,
-            XdpCopy::ZeroCopy => SocketAddrXdpFlags::XDP_ZEROCOPY,
-        };
-        let flags = how | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        bind(&self.descriptor, &SocketAddrXdp::new(flags, index, queue))?;
-        self.zero_copy = sockopt::xdp_options(&self.descriptor)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
-        if copy == XdpCopy::ZeroCopy && !self.zero_copy {
-            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
-        }
-        Ok(())
     }
 
     /// Returns the number of frames that the kernel dropped for lack of buffers or of room in the receive ring.
@@ -140,20 +123,101 @@ pub(super) fn create(facts: &Facts) -> Result<OwnedFd, OpenError> {
     socket.map_err(|error| refusal(&facts.device, None, XdpCopy::Any, error.into()))
 }
 
-/// Creates a socket and its memory for another process: the privileged half of [`Socket::open_claimed`].
+/// A socket for another process.
+#[derive(Debug)]
+pub(crate) struct HandedOut {
+    pub(crate) socket: OwnedFd,
+    pub(crate) memory: OwnedFd,
+    /// Whether it is bound to its queue. A process that has dropped its privileges could bind one that is not to any device,
+    /// and send what it likes there.
+    pub(crate) is_bound: bool,
+}
+
+/// Creates a socket and its memory for another process, and binds it to `queue`: the privileged half of
+/// [`Socket::open_claimed`].
 ///
 /// The kernel pins the pages in this call, on the account of this process, which is privileged and has no limit of locked
-/// memory; a process that has dropped its privileges has one.
-pub(super) fn socket_to_hand_out(facts: &Facts, shape: &XdpShape) -> Result<(OwnedFd, OwnedFd), OpenError> {
-    let (descriptor, chunk) = (create(facts)?, facts.chunk()?);
-    let make = || -> io::Result<OwnedFd> {
-        let memory = memfd_create("abey-xdp", MemfdFlags::CLOEXEC)?;
-        ftruncate(&memory, chunk as u64 * 2 * u64::from(shape.slots))?;
-        Buffers::shared(&memory, chunk, 2 * shape.slots)?.register(&descriptor)?;
-        Ok(memory)
+/// memory; a process that has dropped its privileges has one. Before Linux 6.4 the rings of a bound socket cannot be mapped,
+/// so that the other process has to bind it; `allows_unbound` says whether that process may.
+pub(super) fn socket_to_hand_out(
+    facts: &Facts,
+    queue: u32,
+    shape: &XdpShape,
+    allows_unbound: bool,
+) -> Result<HandedOut, OpenError> {
+    let chunk = facts.chunk()?;
+    let make = || -> Result<(OwnedFd, OwnedFd), OpenError> {
+        let socket = create(facts)?;
+        let prepared = || -> io::Result<OwnedFd> {
+            let memory = memfd_create("abey-xdp", MemfdFlags::CLOEXEC)?;
+            ftruncate(&memory, chunk as u64 * 2 * u64::from(shape.slots))?;
+            Buffers::shared(&memory, chunk, 2 * shape.slots)?.register(&socket)?;
+            Ok(memory)
+        };
+        let memory = prepared().map_err(|error| refusal(&facts.device, None, shape.copy, error))?;
+        Ok((socket, memory))
     };
-    let memory = make().map_err(|error| refusal(&facts.device, None, shape.copy, error))?;
-    Ok((descriptor, memory))
+    let refused = |error| refusal(&facts.device, Some(queue), shape.copy, error);
+    let (socket, memory) = make()?;
+    create_rings(&socket, shape.slots).map_err(refused)?;
+    bind_to(&socket, facts, queue, shape.copy)?;
+    let offsets = sockopt::xdp_mmap_offsets(&socket).map_err(|error| refused(error.into()))?;
+    match Consumer::<XdpDesc>::map(socket.as_fd(), XDP_PGOFF_RX_RING, offsets.rx, shape.slots) {
+        Ok(_) => Ok(HandedOut { socket, memory, is_bound: true }),
+        Err(error) if error.raw_os_error() != Some(libc::EBUSY) => Err(refused(error)),
+        Err(_) if !allows_unbound => Err(OpenError::Refused {
+            device: facts.device.clone(),
+            reason: "before Linux 6.4 a process of another user would get a socket that it could bind to any device"
+                .to_owned(),
+        }),
+        Err(_) => {
+            drop(socket);
+            let (socket, memory) = make()?;
+            Ok(HandedOut { socket, memory, is_bound: false })
+        }
+    }
+}
+
+/// Gives a new socket its four rings.
+fn create_rings(descriptor: &OwnedFd, slots: u32) -> io::Result<()> {
+    sockopt::set_xdp_umem_fill_ring_size(descriptor, slots)?;
+    sockopt::set_xdp_umem_completion_ring_size(descriptor, slots)?;
+    sockopt::set_xdp_rx_ring_size(descriptor, slots)?;
+    Ok(sockopt::set_xdp_tx_ring_size(descriptor, slots)?)
+}
+
+/// Binds a socket with memory and rings to `queue`. Returns whether the driver does not copy.
+///
+/// The kernel releases a queue a moment after its last socket was closed, so the bind is retried for a second while the
+/// queue is in use.
+fn bind_to(descriptor: &OwnedFd, facts: &Facts, queue: u32, copy: XdpCopy) -> Result<bool, OpenError> {
+    let end = Instant::now() + RELEASE_LIMIT;
+    loop {
+        let bound = try_bind(descriptor, facts.index, queue, copy);
+        match bound.map_err(|error| refusal(&facts.device, Some(queue), copy, error)) {
+            Err(OpenError::InUse { .. }) if Instant::now() < end => std::thread::sleep(RELEASE_LIMIT / 100),
+            other => return other,
+        }
+    }
+}
+
+fn try_bind(descriptor: &OwnedFd, index: u32, queue: u32, copy: XdpCopy) -> io::Result<bool> {
+    let how = match copy {
+        XdpCopy::Any => SocketAddrXdpFlags::empty(),
+        XdpCopy::Copy => SocketAddrXdpFlags::XDP_COPY,
+        XdpCopy::ZeroCopy => SocketAddrXdpFlags::XDP_ZEROCOPY,
+    };
+    let flags = how | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+    bind(descriptor, &SocketAddrXdp::new(flags, index, queue))?;
+    let zero_copy = uses_zero_copy(descriptor)?;
+    if copy == XdpCopy::ZeroCopy && !zero_copy {
+        return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+    }
+    Ok(zero_copy)
+}
+
+fn uses_zero_copy(descriptor: &OwnedFd) -> io::Result<bool> {
+    Ok(sockopt::xdp_options(descriptor)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
 }
 
 /// Returns the error of this crate for an error of the system.

@@ -8,7 +8,7 @@
 //!
 //! | NIC | held by the broker | descriptors of a claim | processes |
 //! | --- | --- | --- | --- |
-//! | `af_xdp:DEV` | the XDP program, its link and its maps | for each queue an AF_XDP socket, not bound yet, and its memory | at most the number of queues |
+//! | `af_xdp:DEV` | the XDP program, its link and its maps | for each queue an AF_XDP socket, bound to it, and its memory | at most the number of queues |
 //! | `tap:DEV` | nothing | one for each queue | one |
 //! | `memory:NAME` | nothing | the socket that peers attach to | one |
 //!
@@ -16,12 +16,13 @@
 //! On the other two the host is Abey, whose neighbour table and ping replies are in one process.
 
 mod client;
+mod connection;
 mod protocol;
 mod shared;
 
 pub use crate::claim::{Broker, Claim};
 pub use client::{ClaimError, claim};
-pub use protocol::{Listener, Peer, Reply, Request};
+pub use protocol::{Arrival, Listener, Peer, Reply, Request};
 pub use shared::SharedNic;
 
 use crate::af_xdp;

@@ -5,14 +5,15 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use abey_text::visible;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
-    sockopt,
-};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use serde::{Deserialize, Serialize};
 
+use crate::accept::{self, Accepted, Acceptor};
+use crate::credentials::{PeerCredentials, peer_pidfd};
 use crate::message;
 use crate::redirect::{Protocol, Redirected};
 use crate::repair::RepairState;
@@ -36,7 +37,7 @@ pub enum Request {
     },
     /// See [`Broker::engage`](super::Broker::engage).
     Engage,
-    /// See [`Broker::redirect`](super::Broker::redirect).
+    /// See [`Broker::redirect`](super::Broker::redirect). The socket, if there is one, is sent with the message.
     Redirect {
         /// The transport protocol.
         protocol: Protocol,
@@ -92,6 +93,8 @@ pub enum Reply {
         of: u32,
         /// Whether the last descriptor is [`Claim::control`](super::Claim::control).
         has_control: bool,
+        /// See [`Claim::is_bound`](super::Claim::is_bound).
+        is_bound: bool,
     },
     /// The claim is refused: the reason, as a part of a sentence.
     Refused(String),
@@ -102,7 +105,7 @@ pub enum Reply {
 }
 
 impl Request {
-    fn to_bytes(&self) -> Vec<u8> {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::ReportFailure(reason) => to_bytes(&Self::ReportFailure(limited(reason))),
             other => to_bytes(other),
@@ -118,7 +121,10 @@ impl Request {
             Self::Inject(digits) => digits.len() % 2 == 0 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()),
             _ => true,
         };
-        is_valid.then_some(request)
+        is_valid.then(|| match request {
+            Self::ReportFailure(reason) => Self::ReportFailure(visible(&reason).into_owned()),
+            other => other,
+        })
     }
 }
 
@@ -130,8 +136,11 @@ impl Reply {
         }
     }
 
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        serde_json::from_slice(bytes).ok()
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        Some(match serde_json::from_slice(bytes).ok()? {
+            Self::Refused(reason) => Self::Refused(visible(&reason).into_owned()),
+            other => other,
+        })
     }
 }
 
@@ -145,13 +154,25 @@ fn limited(text: &str) -> String {
     text.replace(|character: char| character.is_ascii_control(), " ")
 }
 
-fn address(name: &str) -> rustix::io::Result<SocketAddrUnix> {
+pub(super) fn address(name: &str) -> rustix::io::Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(name.as_bytes())
 }
 
 /// The broker's listening socket, in the network namespace it was created in.
 #[derive(Debug)]
-pub struct Listener(OwnedFd);
+pub struct Listener(Acceptor);
+
+/// What [`Listener::accept`] found.
+#[derive(Debug)]
+pub enum Arrival {
+    /// A process that has connected.
+    Peer(Peer),
+    /// None is waiting.
+    Nothing,
+    /// No descriptor is left: a process was disconnected. The caller closes what it does not need, and polls the listener
+    /// again after [`Listener::PAUSE`].
+    Exhausted,
+}
 
 impl Listener {
     /// Listens at an abstract name.
@@ -162,20 +183,27 @@ impl Listener {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         bind(&socket, &address(name)?)?;
-        listen(&socket, 1024)?;
-        Ok(Self(socket))
+        listen(&socket, 256)?;
+        Ok(Self(Acceptor::new(socket)))
     }
 
-    /// Returns the next process that has connected, or `None`. Does not block.
+    /// Time for which the listener is not polled after [`Arrival::Exhausted`].
+    pub const PAUSE: Duration = accept::PAUSE;
+
+    /// Returns the next process that has connected. Does not block.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn accept(&self) -> io::Result<Option<Peer>> {
-        match accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => Ok(Some(Peer(socket))),
-            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+    pub fn accept(&mut self) -> io::Result<Arrival> {
+        Ok(match self.0.accept()? {
+            Accepted::Connection(socket) => {
+                // A process that has ended already has no credentials in some kernels; it is closed.
+                let Ok(credentials) = PeerCredentials::of(&socket) else { return Ok(Arrival::Nothing) };
+                Arrival::Peer(Peer { socket, credentials })
+            }
+            Accepted::Nothing => Arrival::Nothing,
+            Accepted::Exhausted => Arrival::Exhausted,
+        })
     }
 }
 
@@ -187,23 +215,20 @@ impl AsFd for Listener {
 
 /// The broker's connection to a process. No call blocks.
 #[derive(Debug)]
-pub struct Peer(OwnedFd);
+pub struct Peer {
+    socket: OwnedFd,
+    credentials: PeerCredentials,
+}
 
 impl Peer {
-    /// Returns the number of the process that connected.
-    ///
-    /// # Errors
-    /// When the system refuses.
-    pub fn pid(&self) -> io::Result<u32> {
-        Ok(sockopt::socket_peercred(&self.0)?.pid.as_raw_nonzero().get().cast_unsigned())
+    /// Returns the process that connected, with its effective user at that time.
+    pub fn credentials(&self) -> PeerCredentials {
+        self.credentials
     }
 
-    /// Returns the effective user of the process when it connected.
-    ///
-    /// # Errors
-    /// When the system refuses.
-    pub fn user(&self) -> io::Result<u32> {
-        Ok(sockopt::socket_peercred(&self.0)?.uid.as_raw())
+    /// Returns a descriptor that becomes readable when the process has ended, or `None` before Linux 6.5.
+    pub fn pidfd(&self) -> Option<OwnedFd> {
+        peer_pidfd(&self.socket)
     }
 
     /// Returns the next request and its descriptors, or `None` when there is none yet.
@@ -211,7 +236,7 @@ impl Peer {
     /// # Errors
     /// When the process has closed the connection or sent something else than a request. The connection is to be closed.
     pub fn receive(&self) -> io::Result<Option<(Request, Vec<OwnedFd>)>> {
-        match message::receive(&self.0, RecvFlags::DONTWAIT) {
+        match message::receive(&self.socket, RecvFlags::DONTWAIT) {
             Ok((bytes, descriptors)) => {
                 let request = Request::parse(&bytes).ok_or(io::ErrorKind::InvalidData)?;
                 Ok(Some((request, descriptors)))
@@ -227,42 +252,13 @@ impl Peer {
     /// When the process has closed the connection, or its receive buffer is full.
     pub fn send(&self, reply: &Reply, descriptors: &[OwnedFd]) -> io::Result<()> {
         let descriptors: Vec<_> = descriptors.iter().map(OwnedFd::as_fd).collect();
-        Ok(message::send(&self.0, &reply.to_bytes(), &descriptors)?)
+        Ok(message::send(&self.socket, &reply.to_bytes(), &descriptors)?)
     }
 }
 
 impl AsFd for Peer {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// A process's connection to its broker; the other end is a [`Peer`].
-#[derive(Debug)]
-pub(super) struct Connection(OwnedFd);
-
-impl Connection {
-    pub(super) fn open(name: &str) -> io::Result<Self> {
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        connect(&socket, &address(name)?)?;
-        Ok(Self(socket))
-    }
-
-    /// Sends a request and waits for the reply.
-    pub(super) fn request(
-        &self,
-        request: &Request,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<(Reply, Vec<OwnedFd>)> {
-        message::send(&self.0, &request.to_bytes(), descriptors)?;
-        let (bytes, descriptors) = loop {
-            match message::receive(&self.0, RecvFlags::empty()) {
-                Err(Errno::INTR) => {}
-                other => break other?,
-            }
-        };
-        let reply = Reply::parse(&bytes).ok_or(io::ErrorKind::InvalidData)?;
-        Ok((reply, descriptors))
+        self.socket.as_fd()
     }
 }
 
@@ -315,7 +311,7 @@ mod tests {
             }
         }
         for reply in [
-            Reply::Granted { queues: vec![1, 300], of: 301, has_control: true },
+            Reply::Granted { queues: vec![1, 300], of: 301, has_control: true, is_bound: true },
             Reply::Refused("no".to_owned()),
             Reply::Done,
             Reply::Failed(1),

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::af_xdp::{self, PortsError, XdpDevice};
+use crate::af_xdp::{self, HandedOut, PortsError, XdpDevice};
 use crate::error::OpenError;
 use crate::memory;
 use crate::message::MAX_DESCRIPTORS;
@@ -58,29 +58,33 @@ impl SharedNic {
         self.xdp.is_some()
     }
 
-    /// Returns the descriptors with which a process opens these queue pairs, none of which another process has.
+    /// Returns the descriptors with which a process opens these queue pairs, none of which another process has, and whether
+    /// AF_XDP sockets among them are [bound](crate::broker::Claim::is_bound). `is_own` says whether the process runs as the
+    /// user of this one, and so has its privileges.
     ///
     /// # Errors
     /// When the system refuses.
     ///
     /// # Panics
     /// When these are not all queue pairs and the NIC is not divisible.
-    pub fn hand_out(&mut self, queues: &[u32]) -> Result<Vec<OwnedFd>, OpenError> {
+    pub fn hand_out(&mut self, queues: &[u32], is_own: bool) -> Result<(Vec<OwnedFd>, bool), OpenError> {
         assert!(self.is_divisible() || queues.len() == self.queues, "{} is for one process", self.name);
         match (&self.xdp, &self.name) {
             (Some(device), _) => {
                 let mut handed = Vec::with_capacity(queues.len());
+                let mut all_bound = true;
                 for queue in queues {
-                    let (socket, memory) = device.socket()?;
+                    let HandedOut { socket, memory, is_bound } = device.socket(*queue, is_own)?;
+                    all_bound &= is_bound;
                     handed.push(socket.try_clone().map_err(|source| self.failed("share a socket of", source))?);
                     handed.push(memory);
                     self.sockets[*queue as usize] = Some(socket);
                 }
-                Ok(handed)
+                Ok((handed, all_bound))
             }
-            (None, NicName::Tap(device)) => tap::attach_queues(device, self.options.tap_queues),
-            (None, NicName::Memory(name)) => Ok(vec![memory::listener(name)?]),
-            (None, NicName::Hairpin) => Ok(Vec::new()),
+            (None, NicName::Tap(device)) => tap::attach_queues(device, self.options.tap_queues).map(|fds| (fds, false)),
+            (None, NicName::Memory(name)) => Ok((vec![memory::listener(name)?], false)),
+            (None, NicName::Hairpin) => Ok((Vec::new(), false)),
             (None, NicName::AfXdp(_)) => unreachable!("an AF_XDP device has its program"),
         }
     }

@@ -1,12 +1,12 @@
 //! Creating a shared-memory NIC and attaching to one, also again when a peer has been replaced.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen};
 
 use super::handshake::{self, HandshakeError};
 use super::link::{Guard, Shared, event};
@@ -14,7 +14,10 @@ use super::mapping::Mapping;
 use super::queue::MemoryQueue;
 use super::session::{End, Session};
 use super::shape::{MemoryEnd, MemoryShape};
+use crate::accept::{Accepted, Acceptor, PAUSE};
+use crate::credentials::PeerCredentials;
 use crate::error::OpenError;
+use crate::name::MemoryName;
 
 /// Time that a peer may take for its half of the handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(2);
@@ -32,15 +35,17 @@ pub(crate) struct MemoryNic {
 
 /// Opens an end of the NIC `name`. A creator gets it at once, with the link down until a peer attaches; an attacher gets it
 /// with the link up.
-pub(crate) fn open(name: &str, end: MemoryEnd, shape: MemoryShape) -> Result<MemoryNic, OpenError> {
+pub(crate) fn open(name: &MemoryName, end: MemoryEnd, shape: MemoryShape) -> Result<MemoryNic, OpenError> {
     if end == MemoryEnd::Create {
         if let Some(reason) = shape.problem() {
             return Err(OpenError::Options { reason });
         }
         return open_claimed(name, listener(name)?, shape);
     }
-    let device = format!("memory:{name}");
-    let (link, guard) = attach(&device, address(name).map_err(system(&device, "name"))?)?;
+    let device = name.to_string();
+    let owner = name.peer.unwrap_or_else(own_user);
+    let address = address(&name.name, owner).map_err(system(&device, "name"))?;
+    let (link, guard) = attach(&device, Creator { address, owner })?;
     Ok(MemoryNic { shape: link.shape, queues: MemoryQueue::all(&link, Some(&guard)) })
 }
 
@@ -49,11 +54,21 @@ fn system<E: Into<io::Error>>(device: &str, action: &'static str) -> impl FnOnce
     move |error: E| OpenError::System { action, device, source: error.into() }
 }
 
-/// Returns the address of a NIC's socket. It is abstract, so that it disappears with its owner, and has the user's number,
-/// so that NICs of different users do not collide.
-fn address(name: &str) -> rustix::io::Result<SocketAddrUnix> {
-    let user = rustix::process::geteuid().as_raw();
-    SocketAddrUnix::new_abstract_name(format!("abey-nic/{user}/{name}").as_bytes())
+/// Returns the address of a NIC's socket. It is abstract, so that it disappears with its owner, and has the owner's number,
+/// so that NICs of different users do not collide. Any user may take an abstract name: who listens is checked as well.
+fn address(name: &str, owner: u32) -> rustix::io::Result<SocketAddrUnix> {
+    SocketAddrUnix::new_abstract_name(format!("abey-nic/{owner}/{name}").as_bytes())
+}
+
+/// Returns the effective user of the calling thread.
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The address of a NIC's creator, and the user who must listen there.
+struct Creator {
+    address: SocketAddrUnix,
+    owner: u32,
 }
 
 fn socket() -> rustix::io::Result<OwnedFd> {
@@ -61,42 +76,73 @@ fn socket() -> rustix::io::Result<OwnedFd> {
 }
 
 /// Creates the socket that peers of the calling user attach to: the privileged half of creating a NIC.
-pub(crate) fn listener(name: &str) -> Result<OwnedFd, OpenError> {
-    let device = format!("memory:{name}");
-    let listener = address(name).and_then(|address| {
+pub(crate) fn listener(name: &MemoryName) -> Result<OwnedFd, OpenError> {
+    let device = name.to_string();
+    let own = own_user();
+    let address = address(&name.name, own).map_err(system(&device, "create"))?;
+    let bound = || {
         let listener = socket()?;
         bind(&listener, &address)?;
-        listen(&listener, 4)?;
+        listen(&listener, 64)?;
         Ok(listener)
-    });
-    match listener {
-        Err(rustix::io::Errno::ADDRINUSE) => Err(OpenError::InUse { device }),
+    };
+    match bound() {
+        Err(rustix::io::Errno::ADDRINUSE) => match holder(&address) {
+            // Another user has taken the name before its owner could.
+            Some(holder) if !holder.is_user(own) => Err(OpenError::Refused { device, reason: squatted(&holder) }),
+            _ => Err(OpenError::InUse { device }),
+        },
         other => other.map_err(system(&device, "create")),
     }
 }
 
+/// Returns who listens at an address.
+fn holder(address: &SocketAddrUnix) -> Option<PeerCredentials> {
+    let connection = socket().ok()?;
+    connect(&connection, address).ok()?;
+    PeerCredentials::of(&connection).ok()
+}
+
+/// Returns the reason why a name that a process of another user holds cannot be used.
+fn squatted(holder: &PeerCredentials) -> String {
+    let process = holder.pid().map_or_else(String::new, |pid| format!(" (pid {pid})"));
+    format!(
+        "a process of {}{process} listens under its name: end that process, or choose another name",
+        handshake::user_text(&holder.user())
+    )
+}
+
 /// Creates the NIC `name` behind a [`listener`].
-pub(crate) fn open_claimed(name: &str, listener: OwnedFd, shape: MemoryShape) -> Result<MemoryNic, OpenError> {
+///
+/// Peers run as the user who called [`listener`] (a broker may have, for this process of another user), or as the one whom
+/// the name gives.
+pub(crate) fn open_claimed(name: &MemoryName, listener: OwnedFd, shape: MemoryShape) -> Result<MemoryNic, OpenError> {
     if let Some(reason) = shape.problem() {
         return Err(OpenError::Options { reason });
     }
-    let device = format!("memory:{name}");
+    let device = name.to_string();
+    let owner = PeerCredentials::of(&listener).map_err(system(&device, "create"))?.user();
+    let peers = name.peer.or(owner).ok_or_else(|| OpenError::Refused {
+        device: device.clone(),
+        reason: "the user who created it is not known in this user namespace".to_owned(),
+    })?;
+    let mut acceptor = Acceptor::new(listener);
     let link = Shared::new(shape, &device).map_err(system(&device, "create"))?;
     let guard = Guard::spawn(&device, {
         let link = link.clone();
-        move |stop| serve(&link, &listener, stop)
+        move |stop| serve(&link, &mut acceptor, peers, stop)
     });
     let guard = guard.map_err(system(&device, "create"))?;
     Ok(MemoryNic { shape, queues: MemoryQueue::all(&link, Some(&guard)) })
 }
 
-fn attach(device: &str, address: SocketAddrUnix) -> Result<(Arc<Shared>, Arc<Guard>), OpenError> {
+fn attach(device: &str, creator: Creator) -> Result<(Arc<Shared>, Arc<Guard>), OpenError> {
     let refused = |error: HandshakeError| match error {
         HandshakeError::System(source) => OpenError::System { action: "attach to", device: device.to_owned(), source },
         other => OpenError::Refused { device: device.to_owned(), reason: other.to_string() },
     };
     let stop = event().map_err(system(device, "attach to"))?;
-    let connection = match reach(&address) {
+    let connection = match reach(&creator) {
         Ok(connection) => connection,
         Err(HandshakeError::Gone) => return Err(OpenError::NotCreated { device: device.to_owned() }),
         Err(error) => return Err(refused(error)),
@@ -107,22 +153,26 @@ fn attach(device: &str, address: SocketAddrUnix) -> Result<(Arc<Shared>, Arc<Gua
     accept_offer(&link, &connection, &memory, events).map_err(refused)?;
     let guard = Guard::spawn(device, {
         let link = link.clone();
-        move |stop| stay_attached(&link, connection, &address, stop)
+        move |stop| stay_attached(&link, connection, &creator, stop)
     });
     Ok((link, guard.map_err(system(device, "attach to"))?))
 }
 
 /// Connects to the creator.
-fn reach(address: &SocketAddrUnix) -> Result<OwnedFd, HandshakeError> {
+fn reach(Creator { address, owner }: &Creator) -> Result<OwnedFd, HandshakeError> {
     let connection = socket()?;
-    match connect(&connection, address) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::CONNREFUSED) => return Err(HandshakeError::Gone),
-        // The backlog is full: other peers wait, or the creator does not accept.
-        Err(rustix::io::Errno::AGAIN) => return Err(HandshakeError::Busy),
-        Err(error) => return Err(error.into()),
+    let end = Instant::now() + HANDSHAKE_LIMIT;
+    loop {
+        match connect(&connection, address) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::CONNREFUSED) => return Err(HandshakeError::Gone),
+            // The backlog is full, which a creator that runs empties at once.
+            Err(rustix::io::Errno::AGAIN) if Instant::now() < end => std::thread::sleep(RETRY / 10),
+            Err(rustix::io::Errno::AGAIN) => return Err(HandshakeError::Busy),
+            Err(error) => return Err(error.into()),
+        }
     }
-    handshake::check_user(&connection)?;
+    handshake::check_user(&connection, *owner)?;
     Ok(connection)
 }
 
@@ -142,7 +192,6 @@ fn accept_offer(
 
 /// The creator's half of the handshake.
 fn make_offer(link: &Shared, connection: &OwnedFd, stop: &OwnedFd) -> Result<(), HandshakeError> {
-    handshake::check_user(connection)?;
     // New memory for each peer: the last one may still have the old one mapped.
     let (memfd, mapping) = Mapping::create(link.shape.bytes())?;
     let own_events: Vec<_> = (0..link.shape.queues).map(|queue| link.event(queue)).collect();
@@ -161,7 +210,11 @@ fn wait(connection: &OwnedFd, stop: &OwnedFd) -> Result<(), HandshakeError> {
 
 /// Waits for descriptors, up to `timeout` if there is one, and returns which are readable or hung up.
 fn ready<const N: usize>(descriptors: [&OwnedFd; N], timeout: Option<Duration>) -> io::Result<[bool; N]> {
-    let mut polled = descriptors.map(|descriptor| PollFd::new(descriptor, PollFlags::IN));
+    ready_of(descriptors.map(AsFd::as_fd), timeout)
+}
+
+fn ready_of<const N: usize>(descriptors: [BorrowedFd<'_>; N], timeout: Option<Duration>) -> io::Result<[bool; N]> {
+    let mut polled = descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
     let timeout = timeout.map(|timeout| Timespec::try_from(timeout).expect("a short time"));
     match poll(&mut polled, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(polled.map(|descriptor| !descriptor.revents().is_empty())),
@@ -169,42 +222,49 @@ fn ready<const N: usize>(descriptors: [&OwnedFd; N], timeout: Option<Duration>) 
     }
 }
 
-/// Runs the creator's thread, for one peer at a time. A peer that violates the handshake is disconnected.
-fn serve(link: &Shared, listener: &OwnedFd, stop: &OwnedFd) {
+/// Runs the creator's thread, for one peer of user `peers` at a time. A peer of another user, and one that violates the
+/// handshake, is disconnected.
+fn serve(link: &Shared, acceptor: &mut Acceptor, peers: u32, stop: &OwnedFd) {
     let mut peer: Option<OwnedFd> = None;
+    let mut is_paused = false;
     loop {
-        let (hung_up, knock, stopped) = match &peer {
-            Some(connection) => match ready([connection, listener, stop], None) {
-                Ok([hung_up, knock, stopped]) => (hung_up, knock, stopped),
-                Err(_) => (true, false, true),
-            },
-            None => match ready([listener, stop], None) {
-                Ok([knock, stopped]) => (false, knock, stopped),
-                Err(_) => (false, false, true),
-            },
+        // A descriptor in the place of one that is not polled is polled twice.
+        let connection = peer.as_ref().unwrap_or(stop);
+        let (listener, timeout) = if is_paused { (stop.as_fd(), Some(PAUSE)) } else { (acceptor.as_fd(), None) };
+        let Ok([hung_up, knock, stopped]) = ready_of([connection.as_fd(), listener, stop.as_fd()], timeout) else {
+            return link.set_down();
         };
         // There are no messages after the handshake: a readable socket was closed, or the peer violates the protocol.
-        if hung_up {
+        if hung_up && peer.take().is_some() {
             link.set_down();
-            peer = None;
         }
         if stopped {
             return;
         }
-        if knock {
-            let Ok(connection) = accept_with(listener, SOCKET) else { continue };
-            if peer.is_some() {
+        is_paused = false;
+        if !knock {
+            continue;
+        }
+        match acceptor.accept() {
+            Ok(Accepted::Connection(connection)) if handshake::check_user(&connection, peers).is_err() => {}
+            Ok(Accepted::Connection(connection)) if peer.is_some() => {
                 let _ = handshake::refuse(&connection);
-            } else if make_offer(link, &connection, stop).is_ok() {
-                peer = Some(connection);
             }
+            Ok(Accepted::Connection(connection)) => {
+                peer = make_offer(link, &connection, stop).is_ok().then_some(connection);
+            }
+            Ok(Accepted::Nothing) => {}
+            Ok(Accepted::Exhausted) | Err(_) => is_paused = true,
         }
     }
 }
 
 /// Runs the attacher's thread: when the creator has ended, attaches to its successor, if that has the same shape.
-fn stay_attached(link: &Shared, connection: OwnedFd, address: &SocketAddrUnix, stop: &OwnedFd) {
+///
+/// Says once if a process of another user listens in the creator's place.
+fn stay_attached(link: &Shared, connection: OwnedFd, creator: &Creator, stop: &OwnedFd) {
     let mut peer = Some(connection);
+    let mut has_warned = false;
     loop {
         if let Some(connection) = &peer {
             match ready([connection, stop], None) {
@@ -218,14 +278,21 @@ fn stay_attached(link: &Shared, connection: OwnedFd, address: &SocketAddrUnix, s
             continue;
         }
         match ready([stop], Some(RETRY)) {
-            Ok([false]) => peer = attach_again(link, address, stop).ok(),
+            Ok([false]) => match attach_again(link, creator, stop) {
+                Ok(connection) => (peer, has_warned) = (Some(connection), false),
+                Err(error @ HandshakeError::User { .. }) if !has_warned => {
+                    has_warned = true;
+                    eprintln!("abey: {} stays down: {error}", link.device);
+                }
+                Err(_) => {}
+            },
             _ => return,
         }
     }
 }
 
-fn attach_again(link: &Shared, address: &SocketAddrUnix, stop: &OwnedFd) -> Result<OwnedFd, HandshakeError> {
-    let connection = reach(address)?;
+fn attach_again(link: &Shared, creator: &Creator, stop: &OwnedFd) -> Result<OwnedFd, HandshakeError> {
+    let connection = reach(creator)?;
     wait(&connection, stop)?;
     let (shape, memory, events) = handshake::read_offer(&connection)?;
     // The queue pairs in use have the old shape.

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::shape::MemoryShape;
+use crate::credentials::PeerCredentials;
 use crate::message;
 use crate::rss::KEY_BYTES;
 
@@ -26,8 +27,11 @@ pub(super) enum HandshakeError {
     Foreign,
     #[error("it offers {0}")]
     Shape(String),
-    #[error("it belongs to user {0}, and peers must be of the same user")]
-    User(u32),
+    #[error(
+        "the process at the other end runs as {}, and this end accepts user {wanted} only (write memory:NAME,user=USER for another one)",
+        user_text(.user)
+    )]
+    User { user: Option<u32>, wanted: u32 },
     #[error("it went away during the handshake")]
     Gone,
     #[error("the system refused: {0}")]
@@ -40,12 +44,16 @@ impl From<rustix::io::Errno> for HandshakeError {
     }
 }
 
-/// Checks that the process at the other end of a socket may be a peer: one of the same user or of root; for root, of any
-/// user.
-pub(super) fn check_user(socket: &OwnedFd) -> Result<(), HandshakeError> {
-    let peer = rustix::net::sockopt::socket_peercred(socket)?.uid;
-    let me = rustix::process::geteuid();
-    if peer == me || peer.is_root() || me.is_root() { Ok(()) } else { Err(HandshakeError::User(peer.as_raw())) }
+/// Returns a user as part of a sentence.
+pub(super) fn user_text(user: &Option<u32>) -> String {
+    user.map_or_else(|| "a user of another user namespace".to_owned(), |user| format!("user {user}"))
+}
+
+/// Checks that the process at the other end of a socket runs as user `wanted`. Root is no exception: the memory of a NIC of
+/// root is for root, and root takes none from others.
+pub(super) fn check_user(socket: &OwnedFd, wanted: u32) -> Result<(), HandshakeError> {
+    let peer = PeerCredentials::of(socket)?;
+    if peer.is_user(wanted) { Ok(()) } else { Err(HandshakeError::User { user: peer.user(), wanted }) }
 }
 
 /// Sends the creator's first message: the shape, the memory, and the eventfds of its queues.

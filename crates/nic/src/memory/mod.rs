@@ -10,7 +10,9 @@
 //! one consumer, the queue pair it belongs to; its producer is shared by the queue pairs of the other end under a lock,
 //! which is uncontended with a [symmetric key](crate::rss::SYMMETRIC_KEY).
 //!
-//! *Trust.* Peers are processes of the same user (or root). The other end may write anything to the memory: that drops
+//! *Trust.* Peers are processes of one user: that of the process that called `listen`, or the one in the name
+//! (`memory:NAME,user=USER`). Root is no exception. Both ends check it (SO_PEERCRED), as any user may take an abstract name. The
+//! other end may write anything to the memory: that drops
 //! frames, which are counted. It could stall this process by making the shared eventfds blocking, as it could with a signal.
 
 mod attach;

@@ -1,6 +1,7 @@
 //! The shared-memory NIC between two processes: frames, the death of either end, and peers that do not behave.
 
 mod peer;
+mod users;
 
 use std::fs::File;
 use std::io::IoSlice;

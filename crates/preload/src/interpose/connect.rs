@@ -5,6 +5,7 @@
 //! before, so that `connect` can be called again, as on Linux.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -106,7 +107,9 @@ fn datapath_connect(fd: c_int, to: SocketAddr) -> Option<c_int> {
     let runtime = runtime(config)?;
     let options = SocketOptions::from_kernel_socket(fd);
     let local = LocalEndpoint { address, port, options: options.tcp };
-    let stream = match uninterposed(|| TcpStream::connect_with(runtime, local, remote)) {
+    // SAFETY: the caller's descriptor, which it keeps open during its call.
+    let own = unsafe { BorrowedFd::borrow_raw(fd) };
+    let stream = match uninterposed(|| TcpStream::connect_with(runtime, local, remote, Some(own))) {
         Ok(stream) => stream,
         Err(error @ OpenError::NoSteering(_)) => {
             report::print_once(Topic::Datapath, format_args!("{error}; the connection to {remote} uses the kernel"));

@@ -185,7 +185,7 @@ fn open(listening: &ListenState, socket: &Socket, fd: c_int) {
     listening.opening.call_once(|| {
         errno::preserve_errno(|| {
             let Some(runtime) = runtime(config) else { return };
-            match uninterposed(|| open_listener(listening, config, runtime)) {
+            match uninterposed(|| open_listener(fd, listening, config, runtime)) {
                 Ok(listener) => {
                     let is_shared =
                         listening.process != std::process::id() || listening.is_shared.load(Ordering::Relaxed);
@@ -213,6 +213,7 @@ fn open(listening: &ListenState, socket: &Socket, fd: c_int) {
 }
 
 fn open_listener(
+    fd: c_int,
     listening: &ListenState,
     config: &DatapathConfig,
     runtime: &Runtime,
@@ -224,7 +225,9 @@ fn open_listener(
     } else {
         vec![at]
     };
-    let open = |shards: &[usize]| TcpListener::bind_reserved(runtime, &addresses, shards, listening.backlog);
+    // SAFETY: the caller's descriptor, which it keeps open during its call.
+    let holder = unsafe { BorrowedFd::borrow_raw(fd) };
+    let open = |shards: &[usize]| TcpListener::bind_reserved(runtime, &addresses, shards, listening.backlog, holder);
     let all: Vec<_> = (0..runtime.shards()).collect();
     match &listening.group {
         Some(group) => reuseport::join(group, all.len(), open),

@@ -29,6 +29,7 @@
 //! sockets only.
 
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use abey_datapath::{Sharing, UdpSocket};
@@ -91,7 +92,9 @@ fn open(config: &DatapathConfig, fd: c_int, at: SocketAddr) -> Option<Result<(),
     let runtime = runtime(config)?;
     let has_kernel_side = at.ip().is_unspecified() || at.ip().to_canonical().is_loopback();
     let own = SocketAddr::new(at.ip().to_canonical(), at.port());
-    let opened = uninterposed(|| UdpSocket::bind_reserved(runtime, own, sharing(fd)));
+    // SAFETY: the caller's descriptor, which it keeps open during its call.
+    let holder = unsafe { BorrowedFd::borrow_raw(fd) };
+    let opened = uninterposed(|| UdpSocket::bind_reserved(runtime, own, sharing(fd), holder));
     let datagram = match opened {
         Ok(socket) => DatagramSocket::new(socket, has_kernel_side, fd),
         Err(error) => return Some(Err(errno_of_open(&error))),

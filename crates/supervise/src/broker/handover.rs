@@ -8,9 +8,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use abey_nic::Protocol;
 use abey_nic::broker::SharedNic;
 use abey_nic::repair::{self, RepairState};
+use abey_nic::{PortHolders, Protocol, Redirected};
 
 /// Maximum number of connections that a client hands over at the same time.
 const MAX_HELD: usize = 256;
@@ -21,6 +21,23 @@ type RedirectedPorts = BTreeSet<(Protocol, u16)>;
 /// Refuses a TCP port that is not redirected to the client.
 pub(super) fn check_port(ports: &RedirectedPorts, port: u16) -> io::Result<()> {
     check(ports, (Protocol::Tcp, port))
+}
+
+/// Refuses to redirect a port to which the client shows no bound socket, unless it is redirected to it already. To pass its
+/// packets to the kernel takes none.
+pub(super) fn check_holder(
+    holders: Option<&PortHolders>,
+    ports: &RedirectedPorts,
+    port: (Protocol, u16),
+    what: Redirected,
+    sockets: &[OwnedFd],
+) -> io::Result<()> {
+    let Some(holders) = holders else { return Ok(()) };
+    if what == Redirected::Nothing || ports.contains(&port) {
+        return Ok(());
+    }
+    let [socket] = sockets else { return Err(io::ErrorKind::PermissionDenied.into()) };
+    holders.check(socket.as_fd(), port.0, port.1)
 }
 
 fn check(ports: &RedirectedPorts, port: (Protocol, u16)) -> io::Result<()> {

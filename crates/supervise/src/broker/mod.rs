@@ -6,13 +6,15 @@
 //! returns them by closing the connection, which the kernel does if the process is killed. From then on the kernel receives
 //! the frames of these queues, and resets connections that it does not have.
 //!
-//! A process proves that it belongs to the program by a token in its environment. It can change the state of its own queues
-//! only: redirect ports and addresses of the host to them, and keep neighbour entries in use.
+//! A process proves that it belongs to the program by a token in its environment; [`clients`] says what becomes of the others.
+//! It can change the state of its own queues only: redirect ports to them, of which it shows a bound socket, and addresses of the
+//! host, and keep neighbour entries in use.
 //!
 //! When the broker's process is killed the kernel detaches the XDP program (it is attached by a link) and removes the
 //! abstract socket; the guard ends the program.
 
 mod addresses;
+mod clients;
 mod handover;
 mod ledger;
 mod server;
@@ -108,8 +110,8 @@ impl BrokerThread {
         let thread = std::thread::Builder::new().name("abey-broker".to_owned()).spawn(move || {
             let in_namespace = started.clone();
             let ran = netns.run(move || {
-                if let Some((mut server, listener)) = open(config, thread_address, shared, &in_namespace) {
-                    server.run(&listener, &reader);
+                if let Some((mut server, mut listener)) = open(config, thread_address, shared, &in_namespace) {
+                    server.run(&mut listener, &reader);
                 }
             });
             if let Err(error) = ran {

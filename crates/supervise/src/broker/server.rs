@@ -1,51 +1,31 @@
 //! The broker's thread: accepts processes, answers their requests, and takes back what they had.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{self, PipeReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use abey_datapath::control::{Lent, lend};
 use abey_datapath::{HostAddresses, Neighbors};
-use abey_nic::broker::{Listener, Peer, Reply, Request, SharedNic};
-use abey_nic::{NicName, Protocol, Redirected};
+use abey_nic::broker::{Arrival, Listener, Reply, Request, SharedNic};
+use abey_nic::{NicName, PortHolders, Redirected};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::getpid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::addresses::ServedAddresses;
-use super::handover::{self, HeldFlows};
+use super::clients::Clients;
+use super::handover;
 use super::ledger::{ClientId, Decision, Ledger};
 use super::{BrokerConfig, Claim, SharedClaims, SharedFailure, StartError};
 
-/// A process that has connected.
-struct Client {
-    peer: Peer,
-    /// Readable when the process has ended, even if others have copies of its connection.
-    pidfd: Option<OwnedFd>,
-    /// Whether it has sent the token.
-    has_claimed: bool,
-    queues: Vec<u32>,
-    ports: BTreeSet<(Protocol, u16)>,
-    addresses: ServedAddresses,
-    held: HeldFlows,
-    /// The control socket made for it.
-    control: Option<Lent>,
-}
-
-impl Client {
-    /// Makes the control socket of a process of another user: such a process has no directory for one that this user's
-    /// commands search.
-    fn lend_control(&mut self) -> Option<OwnedFd> {
-        let is_other = self.peer.user().ok()? != nix::unistd::geteuid().as_raw();
-        let (listener, lent) = is_other.then(|| self.peer.pid().ok().and_then(|pid| lend(pid).ok()))??;
-        self.control = Some(lent);
-        Some(listener.into())
-    }
-}
+/// The most connections that are accepted, and the most requests of one process that are answered, before the others get their
+/// turn.
+const BATCH: usize = 32;
+/// The most different messages that are reported: a process chooses them.
+const MAX_REPORTED: usize = 100;
+/// The most processes whose claims are remembered, some of which may have ended.
+const MAX_CLAIMS: usize = 4096;
 
 /// The state of the broker's thread.
 pub(super) struct BrokerServer {
@@ -54,10 +34,13 @@ pub(super) struct BrokerServer {
     nic: SharedNic,
     neighbors: Option<Neighbors>,
     ledger: Ledger,
-    clients: BTreeMap<ClientId, Client>,
-    next_id: ClientId,
+    clients: Clients,
     /// The addresses of the namespace, if the NIC is shared with its kernel.
     addresses: Option<HostAddresses>,
+    /// Who may have a port of the NIC redirected; `None` for a NIC that is not shared with the kernel.
+    holders: Option<PortHolders>,
+    /// When the listener is polled again, if no descriptor was left.
+    accepts_at: Option<Instant>,
     /// Messages that were reported.
     reported: BTreeSet<String>,
     failure: SharedFailure,
@@ -72,53 +55,90 @@ impl BrokerServer {
         (failure, claims): (SharedFailure, SharedClaims),
     ) -> Result<Self, StartError> {
         let nic = SharedNic::open(&config.nic, &config.options)?;
-        let (neighbors, addresses) = match &config.nic {
+        let (neighbors, shared) = match &config.nic {
             NicName::AfXdp(device) => {
                 let index = nix::net::if_::if_nametoindex(device.as_str()).map_err(io::Error::from)?;
-                (Some(Neighbors::open(index)?), Some(HostAddresses::open()?))
+                (Some(Neighbors::open(index)?), Some((HostAddresses::open()?, PortHolders::new(device)?)))
             }
             _ => (None, None),
         };
         let ledger = Ledger::new(nic.queues(), nic.is_divisible(), config.queues_per_process);
-        let (clients, reported) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Self { config, token, nic, neighbors, addresses, ledger, clients, next_id: 0, reported, failure, claims })
+        let (addresses, holders) = shared.unzip();
+        let (clients, reported) = (Clients::default(), BTreeSet::new());
+        Ok(Self {
+            config,
+            token,
+            nic,
+            neighbors,
+            addresses,
+            ledger,
+            clients,
+            holders,
+            accepts_at: None,
+            reported,
+            failure,
+            claims,
+        })
     }
 
     /// Serves processes until the other end of `stop` is closed.
-    pub(super) fn run(&mut self, listener: &Listener, stop: &PipeReader) {
+    pub(super) fn run(&mut self, listener: &mut Listener, stop: &PipeReader) {
         loop {
             self.decide();
             let Some(ready) = self.wait(listener, stop) else { return };
             for id in ready {
                 self.serve(id);
             }
-            while let Ok(Some(peer)) = listener.accept() {
-                self.add(peer);
+            let now = Instant::now();
+            self.clients.close_late(now);
+            if self.accepts_at.is_none_or(|at| at <= now) {
+                self.accept(listener, now);
+            }
+        }
+    }
+
+    /// Accepts processes, and reads what they have sent at once: a process without the token is soon gone.
+    fn accept(&mut self, listener: &mut Listener, now: Instant) {
+        self.accepts_at = None;
+        for _ in 0..BATCH {
+            match listener.accept() {
+                Ok(Arrival::Peer(peer)) => {
+                    let id = self.clients.add(peer, now);
+                    self.serve(id);
+                }
+                Ok(Arrival::Nothing) => return,
+                Ok(Arrival::Exhausted) | Err(_) => {
+                    self.clients.close_strangers();
+                    self.accepts_at = Some(now + Listener::PAUSE);
+                    return;
+                }
             }
         }
     }
 
     /// Waits for the next event, and returns the clients that have sent something or have ended; `None` at the end.
     fn wait(&self, listener: &Listener, stop: &PipeReader) -> Option<Vec<ClientId>> {
-        let timeout = self.ledger.next_deadline().and_then(|at| {
+        let deadlines = [self.ledger.next_deadline(), self.clients.next_deadline(), self.accepts_at];
+        let timeout = deadlines.into_iter().flatten().min().and_then(|at| {
             // Rounded up to milliseconds, so that the wait does not end before the deadline.
             let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             Timespec::try_from(left).ok()
         });
-        let mut polled = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        let accepts = if self.accepts_at.is_none() { PollFlags::IN } else { PollFlags::empty() };
+        let mut polled = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(listener, accepts)];
         let mut ids = Vec::new();
-        for (id, client) in &self.clients {
+        for (id, client) in self.clients.iter() {
             for descriptor in [Some(client.peer.as_fd()), client.pidfd.as_ref().map(AsFd::as_fd)].into_iter().flatten()
             {
                 polled.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
-                ids.push(*id);
+                ids.push(id);
             }
         }
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Some(Vec::new()),
             // The descriptors are read without blocking.
-            Err(_) => return Some(self.clients.keys().copied().collect()),
+            Err(_) => return Some(self.clients.iter().map(|(id, _)| id).collect()),
         }
         let is_ready = |one: &PollFd<'_>| !one.revents().is_empty();
         if is_ready(&polled[0]) {
@@ -130,27 +150,10 @@ impl BrokerServer {
         Some(ready)
     }
 
-    fn add(&mut self, peer: Peer) {
-        let pid = peer.pid().ok().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let client = Client {
-            peer,
-            pidfd,
-            has_claimed: false,
-            queues: Vec::new(),
-            ports: BTreeSet::new(),
-            addresses: ServedAddresses::default(),
-            held: HeldFlows::default(),
-            control: None,
-        };
-        self.clients.insert(self.next_id, client);
-        self.next_id += 1;
-    }
-
     /// Answers the requests of a client, or removes it if it has ended.
     fn serve(&mut self, id: ClientId) {
-        loop {
-            let Some(client) = self.clients.get(&id) else { return };
+        for _ in 0..BATCH {
+            let Some(client) = self.clients.get(id) else { return };
             let has_ended = client.pidfd.as_ref().is_some_and(is_readable);
             match client.peer.receive() {
                 Ok(Some((request, descriptors))) if !has_ended => {
@@ -166,12 +169,14 @@ impl BrokerServer {
 
     /// Performs a request. After an error the client is removed.
     fn answer(&mut self, id: ClientId, request: Request, descriptors: &[OwnedFd]) -> io::Result<()> {
-        let client = self.clients.get_mut(&id).expect("it has sent the request");
+        let has_room = self.clients.has_room();
+        let client = self.clients.get_mut(id).expect("it has sent the request");
         let refused = || Err(io::ErrorKind::PermissionDenied.into());
         let done = match request {
             Request::Claim { token, .. } if client.has_claimed || token != self.token => return refused(),
+            Request::Claim { .. } if !has_room => return refused(),
             Request::Claim { is_forked, .. } => {
-                client.has_claimed = true;
+                client.set_claimed();
                 self.ledger.claim(id, is_forked, Instant::now());
                 return Ok(());
             }
@@ -185,12 +190,15 @@ impl BrokerServer {
             _ if client.queues.is_empty() => return refused(),
             Request::Engage => self.nic.engage(&client.queues),
             Request::Redirect { protocol, port, what } => {
-                if what == Redirected::Nothing {
-                    client.ports.remove(&(protocol, port));
-                } else {
-                    client.ports.insert((protocol, port));
-                }
-                self.nic.set_port(protocol, port, &client.queues, what).map_err(|error| error.into_source())
+                handover::check_holder(self.holders.as_ref(), &client.ports, (protocol, port), what, descriptors)
+                    .and_then(|()| {
+                        if what == Redirected::Nothing {
+                            client.ports.remove(&(protocol, port));
+                        } else {
+                            client.ports.insert((protocol, port));
+                        }
+                        self.nic.set_port(protocol, port, &client.queues, what).map_err(|error| error.into_source())
+                    })
             }
             Request::Serve { address, on } => {
                 client.addresses.set((&self.nic, self.addresses.as_mut()), &client.queues, address, on)
@@ -221,22 +229,23 @@ impl BrokerServer {
         };
         let reply = match done {
             Ok(()) => Reply::Done,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Reply::Failed(nix::libc::EPERM),
             Err(error) => Reply::Failed(error.raw_os_error().unwrap_or(nix::libc::EIO)),
         };
         self.send(id, &reply, &[])
     }
 
     fn send(&self, id: ClientId, reply: &Reply, descriptors: &[OwnedFd]) -> io::Result<()> {
-        self.clients.get(&id).map_or(Ok(()), |client| client.peer.send(reply, descriptors))
+        self.clients.get(id).map_or(Ok(()), |client| client.peer.send(reply, descriptors))
     }
 
     /// Notes what a client has got. A refusal is kept when its connection ends.
     fn note(&self, id: ClientId, claim: Claim) {
-        let Some(pid) = self.clients.get(&id).and_then(|client| client.peer.pid().ok()) else { return };
+        let Some(pid) = self.clients.get(id).and_then(|client| client.peer.credentials().pid()) else { return };
         let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         if claim == Claim::None && claims.get(&pid) != Some(&Claim::Refused) {
             claims.remove(&pid);
-        } else if claim != Claim::None {
+        } else if claim != Claim::None && (claims.len() < MAX_CLAIMS || claims.contains_key(&pid)) {
             claims.insert(pid, claim);
         }
     }
@@ -244,12 +253,12 @@ impl BrokerServer {
     fn remove(&mut self, id: ClientId) {
         self.take_back(id);
         self.note(id, Claim::None);
-        self.clients.remove(&id);
+        self.clients.remove(id);
     }
 
     /// Frees the queues of a client. The kernel receives what arrives on them.
     fn take_back(&mut self, id: ClientId) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
+        let Some(client) = self.clients.get_mut(id) else { return };
         let (queues, ports) = (std::mem::take(&mut client.queues), std::mem::take(&mut client.ports));
         client.control = None;
         client.addresses.clear(&self.nic, &queues);
@@ -279,15 +288,15 @@ impl BrokerServer {
 
     fn grant(&mut self, id: ClientId, queues: Vec<u32>) -> io::Result<()> {
         self.note(id, Claim::Granted);
-        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        let Some(client) = self.clients.get_mut(id) else { return Ok(()) };
         client.queues.clone_from(&queues);
-        match self.nic.hand_out(&queues) {
-            Ok(mut descriptors) => {
+        match self.nic.hand_out(&queues, client.is_own()) {
+            Ok((mut descriptors, is_bound)) => {
                 let of = self.nic.queues() as u32;
                 let control = client.lend_control();
                 let has_control = control.is_some();
                 descriptors.extend(control);
-                self.send(id, &Reply::Granted { queues, of, has_control }, &descriptors)
+                self.send(id, &Reply::Granted { queues, of, has_control, is_bound }, &descriptors)
             }
             Err(error) => {
                 self.take_back(id);
@@ -317,7 +326,7 @@ impl BrokerServer {
     /// The process cannot do so: a server may have closed standard error or redirected it to a log.
     fn report(&mut self, reason: &str) {
         if !self.config.strict {
-            if self.reported.insert(reason.to_owned()) {
+            if self.reported.len() < MAX_REPORTED && self.reported.insert(reason.to_owned()) {
                 (self.config.report)(&format!("{reason}; the process uses the kernel's sockets"));
             }
             return;

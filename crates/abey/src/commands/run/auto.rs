@@ -122,7 +122,8 @@ impl Auto<'_> {
     fn engage_datapaths(&mut self, members: &[u32]) -> Result<(), Failure> {
         let mut all = Datapaths::all()?;
         let known: Vec<u32> = self.engaged.iter().filter_map(|one| one.target.pid()).collect();
-        all.reached.retain(|one| members.contains(&one.client.pid()) && !known.contains(&one.client.pid()));
+        all.reached
+            .retain(|one| one.client.local_pid().is_some_and(|pid| members.contains(&pid) && !known.contains(&pid)));
         for found in all.reached {
             let datapath = DatapathTarget::open(found.client, &found.status, INTERVAL, None);
             let bounds = self.args.goal.bounds(&[Family::Base, Family::Defer, Family::Suspend])?;

@@ -30,6 +30,7 @@ impl Sampling {
                 // The process ID that the datapath reports may be that of another PID namespace.
                 Ok(status) => {
                     let mut sample = DatapathSample::between(before, Status { pid: client.pid(), ..status });
+                    sample.is_local = client.local_pid().is_some();
                     if self.with_sockets {
                         match client.sockets(MAX_SOCKETS) {
                             Ok(pages) => sample.sockets = Some(pages),
@@ -48,13 +49,15 @@ impl Sampling {
     }
 }
 
-/// Returns a note for each datapath in another network namespace than this process. Names of devices and of shared-memory NICs
+/// Returns a note for each datapath in another network namespace than this process, as far as this PID namespace has it. Names of devices and of shared-memory NICs
 /// are names in that namespace.
 fn elsewhere(samples: &[DatapathSample]) -> Vec<String> {
     let Ok(here) = NetNs::current() else { return Vec::new() };
     let mut named = None;
     let mut note = |sample: &DatapathSample| {
-        let netns = NetNs::of_process(sample.pid()).ok().filter(|netns| netns.inode() != here.inode())?;
+        let netns = NetNs::of_process(sample.is_local.then(|| sample.pid())?)
+            .ok()
+            .filter(|netns| netns.inode() != here.inode())?;
         let all = named.get_or_insert_with(netns::all);
         let known = all.iter().find(|one| one.inode() == netns.inode()).unwrap_or(&netns);
         Some(format!("{} of pid {} is in {}", sample.nic(), sample.pid(), known.description()))

@@ -1,4 +1,6 @@
-//! What the broker does for a process that has dropped its privileges.
+//! What the broker does for a process that has dropped its privileges, and what it does not do for others.
+
+mod attacks;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream as KernelStream};
