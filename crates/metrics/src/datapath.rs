@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use abey_datapath::Counters;
 use abey_datapath::control::{Client, ControlError, Shard, Status, find, statuses};
 use abey_delivery::{Family, ModeSettings, Nanos, PollContext};
+use abey_text::visible_within;
 use glob::Pattern;
 
 use crate::counts::{Counter, Counts};
@@ -13,6 +14,14 @@ use crate::sample::{Datapath, Instance, InstanceKey, Owner};
 
 /// Interval between two searches for control sockets.
 const SEARCH_INTERVAL: Nanos = Nanos::from_millis(3_000);
+
+/// The most datapaths that are read, and the most instances, reasons of drops and roles of threads of each.
+const MAX_DATAPATHS: usize = 256;
+const MAX_SHARDS: usize = 128;
+const MAX_REASONS: usize = 32;
+const MAX_CONTEXTS: usize = 16;
+/// The longest text of a label, in characters.
+const MAX_LABEL: usize = 64;
 
 /// How long a process that did not answer is skipped, so that it does not delay every sample.
 const RETRY_DELAY: Nanos = Nanos::from_millis(30_000);
@@ -67,7 +76,7 @@ impl Datapaths {
             match status {
                 Ok(status) => {
                     // The process may report its PID as seen in another PID namespace.
-                    let status = Status { pid, ..status };
+                    let status = bounded(Status { pid, ..status });
                     if matches_any(&self.patterns, &status.nic) {
                         instances.extend(
                             status.shards.iter().map(|shard| instance(&mut self.shards, &status, socket, shard)),
@@ -118,6 +127,23 @@ impl Datapaths {
         }
         Ok(())
     }
+}
+
+/// Returns a status with as much of it as becomes labels: the process that reports it may be any user's. Its texts have no
+/// control characters already ([`Client`]).
+fn bounded(mut status: Status) -> Status {
+    let label = |text: &mut String| *text = visible_within(text, MAX_LABEL).into_owned();
+    label(&mut status.nic);
+    label(&mut status.program);
+    status.shards.truncate(MAX_SHARDS);
+    for shard in &mut status.shards {
+        shard.mode.iter_mut().for_each(label);
+        let drops = std::mem::take(&mut shard.nic.drops).into_iter().take(MAX_REASONS);
+        let named = |(reason, count): (String, u64)| (visible_within(&reason, MAX_LABEL).into_owned(), count);
+        shard.nic.drops = drops.map(named).collect();
+    }
+    status.contexts.truncate(MAX_CONTEXTS);
+    status
 }
 
 fn instance(shards: &mut BTreeMap<InstanceKey, ShardCounts>, status: &Status, socket: u32, shard: &Shard) -> Instance {

@@ -12,6 +12,9 @@ use crate::collector::Collector;
 use crate::counts::Counts;
 use crate::sample::{Instance, InstanceKey, Owner, Sample};
 
+/// The number of totals above which devices that are absent from a sample are dropped even if their collector has failed.
+const MAX_TOTALS: usize = 4096;
+
 /// A network device, or the NIC of datapaths.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device {
@@ -58,7 +61,9 @@ impl Totals {
         };
         let (linux, datapath) = (was_read(Owner::Linux), was_read(Owner::Datapath));
         let was_read = |owner| if owner == Owner::Linux { linux } else { datapath };
-        let is_removed = |device: &Device| was_read(device.owner) && !present.contains(device);
+        // Datapaths name their NICs themselves: a process that changes the name must not make the totals grow.
+        let is_full = self.by_mode.len() > MAX_TOTALS;
+        let is_removed = |device: &Device| (is_full || was_read(device.owner)) && !present.contains(device);
         self.by_mode.retain(|(device, _), _| !is_removed(device));
         self.by_queue.retain(|(device, _), _| !is_removed(device));
         self.before.retain(|key, _| !was_read(key.owner));

@@ -14,6 +14,7 @@ mod common;
 mod datapath;
 mod engagement;
 mod exporter;
+mod hostile;
 mod hostile_users;
 mod load;
 mod load_protocols;

@@ -67,8 +67,8 @@ impl Client {
         }
         ioctl_fionbio(&socket, false).map_err(failed)?;
         // Nothing is sent before the peer's user is checked.
-        let peer = PeerCredentials::of(&socket)
-            .map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let peer =
+            PeerCredentials::of(&socket).map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         // In another user's directory that user only: a link in the path could lead to a socket of root's.
         let is_own = peer.is_user(geteuid().as_raw()) || geteuid().is_root() && peer.is_user(*owner);
         let trusted = if user.is_some() { peer.is_user(*owner) } else { is_own };

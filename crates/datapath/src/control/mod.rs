@@ -31,7 +31,7 @@
 //!
 //! *The cost of clients.* The socket has one thread, which sleeps without a timeout while there are no requests, and answers
 //! no request of a client that has not read the last answer. At most [`MAX_CLIENTS`] are connected; one more replaces the
-//! client that has been idle for longest. A client that sends an invalid request receives an error and is disconnected. Each
+//! client that has been idle for longest, one without a valid request first. A client that sends an invalid request receives an error and is disconnected. Each
 //! shard's lock is held while its counters or some of its sockets are copied, one shard after the other.
 //!
 //! Settings that are changed in this way last as long as the process, and are stored nowhere.

@@ -89,6 +89,8 @@ struct Connection {
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
+    /// Whether it has sent a valid request.
+    has_asked: bool,
     /// The round in which it was last active.
     last_active: u64,
     /// The connection is closed when the client has read the output.
@@ -145,7 +147,8 @@ fn accept(listener: &UnixListener, connections: &mut Vec<Connection>, round: u64
         return;
     }
     if connections.len() >= MAX_CLIENTS
-        && let Some((at, _)) = connections.iter().enumerate().min_by_key(|(_, client)| client.last_active)
+        && let Some((at, _)) =
+            connections.iter().enumerate().min_by_key(|(_, client)| (client.has_asked, client.last_active))
     {
         connections.swap_remove(at);
     }
@@ -154,6 +157,7 @@ fn accept(listener: &UnixListener, connections: &mut Vec<Connection>, round: u64
         input: Vec::new(),
         output: Vec::new(),
         sent: 0,
+        has_asked: false,
         last_active: round,
         is_closing: false,
     });
@@ -180,6 +184,7 @@ impl Connection {
             Some(end) if end + 1 == self.input.len() => {
                 let answer = answer(state, &self.input[..end]);
                 self.is_closing = matches!(&answer, Answer::Refused(refusal) if refusal.kind == RefusalKind::Malformed);
+                self.has_asked = !self.is_closing;
                 self.set_output(answer);
             }
             Some(_) => self.refuse("a second request came before the answer to the first: wait for the answer"),

@@ -308,7 +308,7 @@ fn by_role<'a>(
         let all = || row.1.iter().flat_map(|status| &status.contexts);
         let roles: BTreeSet<&'static str> = all().map(|cpu| role(cpu.role)).collect();
         roles.into_iter().map(move |name| {
-            let time: u64 = all().filter(|cpu| role(cpu.role) == name).map(of).sum();
+            let time = all().filter(|cpu| role(cpu.role) == name).map(of).fold(0, u64::saturating_add);
             let mut labels = labels(row);
             labels.push(("context", name));
             (labels, Some(time as f64 / 1e9))
@@ -323,7 +323,8 @@ fn role(role: Option<Role>) -> &'static str {
 fn drops<'a>(statuses: &[&'a Status]) -> BTreeMap<&'a str, u64> {
     let mut sum = BTreeMap::new();
     for (reason, count) in statuses.iter().flat_map(|one| &one.shards).flat_map(|shard| &shard.nic.drops) {
-        *sum.entry(reason.as_str()).or_default() += count;
+        let entry: &mut u64 = sum.entry(reason.as_str()).or_default();
+        *entry = entry.saturating_add(*count);
     }
     sum
 }

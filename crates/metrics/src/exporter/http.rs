@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,12 +15,10 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::connections::Connections;
 use super::{Exporter, ExporterError, ServiceEvent};
 
-/// Maximum number of open connections. Further connections wait in the listen queue.
-const MAX_CONNECTIONS: usize = 16;
 /// Time limit for a request to arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a connection, so that slow readers do not occupy it.
@@ -69,22 +68,34 @@ pub fn serve(
 }
 
 async fn accept(listener: TcpListener, exporter: SharedExporter) {
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = Connections::default();
+    let mut has_failed = false;
     loop {
-        let permit = Arc::clone(&connections).acquire_owned().await.expect("never closed");
         match listener.accept().await {
-            Ok((stream, _)) => drop(tokio::spawn(handle_connection(stream, Arc::clone(&exporter), permit))),
+            Ok((stream, _)) => {
+                has_failed = false;
+                let is_busy = Arc::new(AtomicBool::new(false));
+                let task = tokio::spawn(handle_connection(stream, Arc::clone(&exporter), Arc::clone(&is_busy)));
+                connections.add(task.abort_handle(), is_busy);
+                // The connection reads a request that is there already, before further ones may replace it.
+                tokio::task::yield_now().await;
+            }
             Err(error) => {
-                eprintln!("abey: a connection was not accepted: {error}");
+                if !std::mem::replace(&mut has_failed, true) {
+                    eprintln!("abey: a connection was not accepted: {error}");
+                }
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 }
 
-/// Handles one request and closes the connection.
-async fn handle_connection(stream: TcpStream, exporter: SharedExporter, _permit: OwnedSemaphorePermit) {
-    let service = service_fn(|request| handle_request(request, Arc::clone(&exporter)));
+/// Handles one request and closes the connection. Sets `is_busy` when the request has arrived.
+async fn handle_connection(stream: TcpStream, exporter: SharedExporter, is_busy: Arc<AtomicBool>) {
+    let service = service_fn(|request| {
+        is_busy.store(true, Ordering::Relaxed);
+        handle_request(request, Arc::clone(&exporter))
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST_TIMEOUT)

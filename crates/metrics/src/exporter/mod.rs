@@ -1,6 +1,7 @@
 //! Prometheus metrics of the sampled instances, in the text format, over HTTP or in a file.
 
 mod catalog;
+mod connections;
 mod families;
 mod http;
 mod text_file;
