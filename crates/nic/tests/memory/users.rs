@@ -72,7 +72,7 @@ fn root_takes_no_nic_of_another_user() {
     assert_eq!(knock(OTHER, &name), 0, "root is no exception for other users either");
 }
 
-/// Before: root mapped the memory of whoever listened.
+/// Before: root mapped the memory of any process that listened.
 #[test]
 fn a_name_that_another_user_took_is_reported() {
     if !is_root() {
