@@ -13,6 +13,7 @@ use crate::{
     config::{MINIMUM_MTU, Resolution},
     demux::Target,
     error::SocketError,
+    event::SocketId,
     flow::Flow,
     gro::{Gro, Payload, Run},
     icmp::{self, ErrorKind, IcmpError, IcmpMessage},
@@ -62,19 +63,18 @@ impl Stack {
             }
             if gro.others() > open
                 && let Some(flow) = gro.newest()
+                && let Some(Target::Connection(id)) = self.flows.find(flow)
             {
-                self.prefetch(flow);
+                self.prefetch(id);
             }
         }
         gro.runs().for_each(|run| self.receive_run(now, run));
     }
 
-    /// Loads a connection that this burst will need into the CPU's cache. The load overlaps with the parsing of the
-    /// next frames; with thousands of connections the cache misses are the largest cost of a burst.
-    fn prefetch(&self, flow: &Flow) {
-        if let Some(Target::Connection(id)) = self.flows.find(flow)
-            && let Some(Entry { socket: Socket::Stream(connection), .. }) = self.sockets.get(id)
-        {
+    /// Loads a connection and its timer into the CPU's cache. In a burst the loads overlap with the parsing of the next
+    /// frames; with thousands of connections the cache misses are the largest cost of a burst.
+    pub(super) fn prefetch(&self, id: SocketId) {
+        if let Some(Entry { socket: Socket::Stream(connection), .. }) = self.sockets.get(id) {
             connection.prefetch();
             self.wheel.prefetch(id);
         }

@@ -59,6 +59,7 @@ impl Stack {
     }
 
     fn receive_in_connection(&mut self, now: Instant, id: SocketId, run: &Run<'_>) {
+        self.prefetch(id);
         if self.accept_queue_is_full(id, &run.header) {
             self.counters.tcp_listen_overflows += 1;
             return;

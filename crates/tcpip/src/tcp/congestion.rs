@@ -17,16 +17,18 @@ enum Algorithm {
     Cubic(Cubic),
 }
 
-/// Congestion window of one connection, in bytes.
+/// Congestion window of one connection, in bytes. What congestion avoidance needs is at the end of the memory, because
+/// most connections end before.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct Congestion {
     window: u32,
     ssthresh: u32,
+    /// Ends the first slow start.
+    hystart: HyStart,
     /// Growth of less than a byte, multiplied by the window.
     fraction: u64,
     algorithm: Algorithm,
-    /// Ends the first slow start.
-    hystart: HyStart,
 }
 
 /// What an acknowledgement tells about the congestion window.

@@ -250,7 +250,9 @@ impl Connection {
     fn data_segment(&mut self, cx: &Context<'_>, range: SeqRange) -> Outgoing {
         let (offset, len, fin, drains) = self.send_buffer.locate(range);
         let flags = Flags::FIN.when(fin).with(Flags::PSH.when(drains && len > 0));
-        self.prr.sent(len as u32);
+        if !self.recovery.is_open() {
+            self.prr.sent(len as u32);
+        }
         let header = self.header(cx, range.start, flags, len);
         Outgoing { header, offset, len }
     }

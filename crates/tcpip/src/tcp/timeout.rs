@@ -33,10 +33,11 @@ impl Connection {
             .map(|keepalive_timer| keepalive_timer.deadline());
         let own = earliest(self.timer.deadline(), self.ack.deadline());
         let deadline = earliest(earliest(own, keepalive), fin_wait_2);
-        if self.linger_until.is_none() && self.defer_until.is_none() {
-            return deadline;
+        match self.owner {
+            Owner::HalfOpen(_) => earliest(deadline, self.defer_until),
+            Owner::Orphan => earliest(deadline, self.linger_until),
+            Owner::Queued(_) | Owner::Application => deadline,
         }
-        earliest(deadline, earliest(self.linger_until, self.defer_until))
     }
 
     /// Returns whether nothing is in flight. Data that waits for a closed window does not matter: the peer may be gone.
