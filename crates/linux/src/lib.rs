@@ -19,6 +19,7 @@ pub mod overview;
 pub mod polls;
 pub mod probe;
 pub mod process;
+pub mod seccomp;
 pub mod spawn;
 pub mod steer;
 pub mod tracefs;

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use abey_linux::library::{ConfigError, LibraryConfig, is_ours, unknown_variables};
 
 use crate::errno::preserve_errno;
+use crate::interpose::sandbox;
 use crate::report::{self, Topic};
 
 /// The exit status of a program that is stopped because of `ABEY_STRICT=1`.
@@ -33,6 +34,9 @@ fn first() -> &'static LibraryConfig {
 /// Applies a parameter of the mode after a call that succeeded. The call's result and errno stay as they are. A failure is
 /// reported with [`failed`].
 pub(crate) fn apply<E: Display>(topic: Topic, change: impl FnOnce() -> Result<(), E>) {
+    if sandbox::forbids_parameters() {
+        return;
+    }
     preserve_errno(|| {
         if let Ok(Err(error)) = catch_unwind(AssertUnwindSafe(change)) {
             failed(topic, &error);

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char};
 use std::fmt::{self, Write};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 use abey_linux::library::{FILE_NAME, NOTHING_PRINTED, PRINTED_VARIABLE};
 
@@ -27,10 +27,11 @@ pub(crate) enum Topic {
     HandOverPassed,
     HandOverCall,
     Option,
+    Sandbox,
 }
 
 const TOPICS: usize = NOTHING_PRINTED.len();
-const _: () = assert!(Topic::Option as usize + 1 == TOPICS);
+const _: () = assert!(Topic::Sandbox as usize + 1 == TOPICS);
 
 /// The character in `ABEY_TOLD` that marks a topic as printed.
 const PRINTED: u8 = b'x';
@@ -76,8 +77,30 @@ pub(crate) fn print_once(topic: Topic, line: fmt::Arguments<'_>) {
     }
 }
 
+/// Marks the topic in the environment, which programs that this process executes inherit.
+pub(crate) fn mark(topic: Topic) {
+    set_environment_flag(topic);
+}
+
+/// Returns whether the topic is marked in the environment.
+pub(crate) fn is_marked(topic: Topic) -> bool {
+    let variable = std::env::var_os(PRINTED_VARIABLE);
+    variable.is_some_and(|printed| printed.as_encoded_bytes().get(topic as usize) == Some(&PRINTED))
+}
+
+/// Whether this process must not print.
+static IS_SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Prints nothing from now on.
+pub(crate) fn silence() {
+    IS_SILENT.store(true, Ordering::Relaxed);
+}
+
 /// Prints the line.
 pub(crate) fn print(line: fmt::Arguments<'_>) {
+    if IS_SILENT.load(Ordering::Relaxed) {
+        return;
+    }
     // A daemon may have closed standard error and reused its number for a file of its own.
     let expected = STDERR_FILE.get().copied().flatten();
     if expected.is_none() || stderr_file() != expected {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use abey_datapath::control::{self, ControlError, MAX_SOCKETS, SocketPage};
 use abey_linux::engagement::{
-    DatapathSockets, Library, Needs, NotEngaged, ProcessFacts, Reason, judge, library_of, read,
+    DatapathSockets, Library, Needs, NotEngaged, ProcessFacts, Reason, is_sandboxed, judge, library_of, read,
 };
 use abey_linux::listeners::{Listener, ListenerReader};
 use abey_linux::netlink::NetlinkError;
@@ -175,7 +175,10 @@ impl Known {
         let datapath = self.datapath.clone();
         let mut facts = ProcessFacts { pid, comm: self.comm.clone(), library: library_of(pid), waits, datapath };
         let found = judge(needs, &facts);
-        if found.is_none() || !matches!(needs, Needs::Datapath { .. }) {
+        if found.is_none() || facts.library == Library::Loaded && is_sandboxed(pid) {
+            return Ok(None);
+        }
+        if !matches!(needs, Needs::Datapath { .. }) {
             return Ok(found);
         }
         // Read after the waits: a process that began to wait before its datapath listened is found to have it.

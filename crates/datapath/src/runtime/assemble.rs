@@ -3,7 +3,8 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
 
 use abey_delivery::record::Recorder;
 use abey_delivery::{NapiIndex, QueueKey, Store};
@@ -83,7 +84,8 @@ impl Builder {
         };
         let state = Arc::new(RuntimeState::new(Host::new(config, WaitSettings::from(&self.settings)), store));
         // After an error below, the drop of the runtime stops the threads that were started.
-        let mut runtime = Runtime { state, stop: Arc::new(AtomicBool::new(false)), work_queue, threads: Vec::new() };
+        let mut runtime =
+            Runtime { state, stop: Arc::new(AtomicBool::new(false)), work_queue, threads: Mutex::default() };
         if Env::starts_threads() {
             runtime.start_service_threads(&self.cpus, parkers)?;
             runtime.start_workers(self.workers)?;
@@ -146,6 +148,10 @@ struct Slot<'a> {
 }
 
 impl Runtime {
+    fn keep(&mut self, thread: JoinHandle<()>) {
+        self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).push(thread);
+    }
+
     fn start_service_threads(&mut self, cpus: &[usize], parkers: Vec<Arc<Parker>>) -> Result<(), BuildError> {
         let mut cpus = cpus.iter().copied();
         let state = self.state.clone();
@@ -165,7 +171,7 @@ impl Runtime {
                     service::run(&shard, &parker, &stop);
                 }
             });
-            self.threads.push(thread.map_err(system("start a service thread"))?);
+            self.keep(thread.map_err(system("start a service thread"))?);
             if receiver.recv() != Ok(true) {
                 return Err(BuildError::Pin { cpu: cpu.unwrap_or(0), thread: name });
             }
@@ -183,7 +189,7 @@ impl Runtime {
                 drop(sender);
                 worker::run(&queue, &shards);
             });
-            self.threads.push(thread.map_err(system("start a worker"))?);
+            self.keep(thread.map_err(system("start a worker"))?);
         }
         drop(sender);
         // Fails when every worker has dropped its sender, and so all are registered when the runtime is returned.
@@ -204,7 +210,7 @@ impl Runtime {
             threads.register(ThreadRole::Kernel);
             thread.run();
         });
-        self.threads.push(thread.map_err(system("start the kernel thread"))?);
+        self.keep(thread.map_err(system("start the kernel thread"))?);
         Ok(())
     }
 }

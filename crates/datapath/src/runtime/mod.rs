@@ -7,8 +7,8 @@ pub(crate) mod state;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub struct Runtime {
     state: Arc<RuntimeState>,
     stop: Arc<AtomicBool>,
     pub(crate) work_queue: Arc<WorkQueue>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Runtime {
@@ -255,8 +255,9 @@ impl Runtime {
     }
 }
 
-impl Drop for Runtime {
-    fn drop(&mut self) {
+impl Runtime {
+    /// Ends the runtime as a drop does.
+    pub fn stop(&self) {
         let host = &self.state.host;
         host.shut_down();
         for shard in host.shards().iter() {
@@ -273,9 +274,16 @@ impl Drop for Runtime {
         for epoll in self.state.epolls() {
             epoll.wake_all();
         }
-        for thread in self.threads.drain(..) {
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
             // The panic of a thread was reported when it happened.
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.stop();
     }
 }

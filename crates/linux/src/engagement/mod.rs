@@ -30,7 +30,7 @@ mod reason;
 mod tests;
 
 pub use judge::{judge, suspect};
-pub use read::{library_of, read};
+pub use read::{is_sandboxed, library_of, read};
 pub use reason::{NotEngaged, Reason};
 
 use std::net::{IpAddr, SocketAddr};

@@ -182,6 +182,19 @@ pub fn library_of(pid: u32) -> Library {
     if is_secure(pid) { Library::Privileged } else { Library::Missing }
 }
 
+/// Returns whether process `pid` has seccomp filters that this process has not. The library then reports what it cannot do there.
+#[must_use]
+pub fn is_sandboxed(pid: u32) -> bool {
+    filters(&format!("/proc/{pid}/status")) > filters("/proc/self/status")
+}
+
+/// Returns the number of seccomp filters in a status file (Linux 5.9; before, whether there is any).
+fn filters(status: &str) -> u32 {
+    let text = fs::read_to_string(status).unwrap_or_default();
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
+    value("Seccomp_filters:").or_else(|| value("Seccomp:")).unwrap_or(0)
+}
+
 /// Returns whether the program was started without a dynamic loader: the kernel then has no base address of one (`AT_BASE`).
 fn has_no_loader(pid: u32) -> bool {
     auxiliary(pid, libc::AT_BASE) == Some(0)

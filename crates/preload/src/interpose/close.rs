@@ -17,7 +17,7 @@ use crate::real;
 // SAFETY: same signature and semantics as the C library's function.
 #[unsafe(no_mangle)]
 pub(super) extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if runtime_fds::is_runtime_fd(fd) {
+    if runtime_fds::is_runtime_fd(fd) && !runtime_fds::give_up(fd) {
         return fail(libc::EBADF);
     }
     // Removed first: once the kernel has closed the descriptor, another thread may get its number.

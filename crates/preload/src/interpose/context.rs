@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use abey_linux::library::DatapathConfig;
 
-use super::process;
+use super::{process, sandbox};
 use crate::config;
 
 thread_local! {
@@ -30,11 +30,11 @@ pub(super) fn is_uninterposed() -> bool {
 
 /// Returns the datapath's configuration.
 ///
-/// `None` if no datapath is configured, if the runtime itself makes this call, or if this process was forked from the
-/// one that has the runtime.
+/// `None` if no datapath is configured, if the runtime itself makes this call, if this process was forked from the
+/// one that has the runtime, or if it has forbidden itself what the datapath needs.
 pub(super) fn datapath_config() -> Option<&'static DatapathConfig> {
     let config = config::get().datapath.as_ref()?;
-    (!is_uninterposed() && !process::is_child()).then_some(config)
+    (!is_uninterposed() && !process::is_child() && !sandbox::is_off()).then_some(config)
 }
 
 /// Returns whether `address` has one of the NIC's IP addresses: a loopback address is the NIC's with its whole prefix, as in

@@ -7,11 +7,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use abey_datapath::Runtime;
-use abey_datapath::handover::{HandOverAddress, HandedOver, Question};
+use abey_datapath::handover::{HandOverAddress, HandOverServer, HandedOver, Question};
 use libc::c_int;
 
 use super::context::uninterposed;
@@ -29,12 +29,19 @@ const REPAIR_CHECK: Duration = Duration::from_micros(200);
 /// Where children send their requests.
 static PARENT: OnceLock<HandOverAddress> = OnceLock::new();
 
+/// Answers children until the process ends.
+static SERVER: Mutex<Option<HandOverServer>> = Mutex::new(None);
+
+/// Ends the thread that answers children.
+pub(super) fn stop_serving() {
+    drop(SERVER.lock().unwrap_or_else(PoisonError::into_inner).take());
+}
+
 /// Starts the thread that answers children. Without it their calls fail as on a socket without a connection.
 pub(super) fn serve(runtime: &Runtime) {
     if let Ok(server) = runtime.serve_hand_overs(Some(respond)) {
         let _ = PARENT.set(server.address().clone());
-        // It ends with the process.
-        std::mem::forget(server);
+        *SERVER.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
     }
 }
 

@@ -88,6 +88,7 @@ mod reuseport;
 mod route;
 mod runtime;
 mod runtime_fds;
+pub(crate) mod sandbox;
 mod select;
 mod send;
 mod sendfile;

@@ -19,6 +19,7 @@ static LOADED_IN: AtomicU32 = AtomicU32::new(0);
 
 /// Records the process. Called before `main`.
 pub(crate) fn prepare() {
+    super::sandbox::prepare();
     LOADED_IN.store(std::process::id(), Ordering::Relaxed);
 }
 
@@ -29,7 +30,7 @@ pub(super) fn is_forked() -> bool {
 
 /// Returns whether this process was forked from one that has the runtime.
 pub(super) fn is_child() -> bool {
-    IS_CHILD.load(Ordering::Relaxed)
+    IS_CHILD.load(Ordering::Relaxed) && !super::sandbox::is_off()
 }
 
 /// Records that this process was forked from one that has the runtime, and disables the descriptor table. The entries are
@@ -77,6 +78,11 @@ pub(super) fn may_have_entries() -> bool {
 /// Enables the descriptor table, which has its first entry.
 pub(super) fn activate_table() {
     TABLE_IS_ACTIVE.store(true, Ordering::Release);
+}
+
+/// Disables the descriptor table, whose entries stay.
+pub(super) fn deactivate_table() {
+    TABLE_IS_ACTIVE.store(false, Ordering::Release);
 }
 
 /// Reports that a forked child uses a UDP socket of its parent that could not be handed over.

@@ -28,7 +28,7 @@ use libc::{c_int, c_long, c_uint, c_ulong, sigset_t, timespec};
 
 use super::{
     accept, close, connect, control_calls, exec, fd_table, lifeline, mmsg, other_fds, poll, process, receive, runtime,
-    select, send, sendfile, signals, socket_names,
+    sandbox, select, send, sendfile, signals, socket_names,
 };
 use crate::report::{self, Topic};
 use crate::syscall::{Handler, NUMBERS, enter_clone, is_prepared, raw};
@@ -171,6 +171,12 @@ handlers! {
     SYS_execveat execveat: |directory, path, arguments, environment, flags| process::may_have_entries() => {
         exec::before_exec();
         raw(libc::SYS_execveat, [directory, path, arguments, environment, flags, 0])
+    };
+    SYS_prctl prctl: |option, a, b, c, d| option == libc::PR_SET_SECCOMP as usize =>
+        sandbox::prctl(option as c_int, a as c_ulong, b as c_ulong, c as c_ulong, d as c_ulong);
+    SYS_seccomp seccomp: |operation, flags, program| true => {
+        sandbox::before_seccomp(operation, flags, program);
+        raw(libc::SYS_seccomp, [operation, flags, program, 0, 0, 0])
     };
     SYS_rt_sigaction rt_sigaction: |signal, new, old, mask_bytes| true => {
         let answer = raw(libc::SYS_rt_sigaction, [signal, new, old, mask_bytes, 0, 0]);

@@ -45,9 +45,9 @@
 //! network namespace cannot reach the broker, and prints so.
 
 use std::net::IpAddr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use abey_datapath::{Builder, Runtime};
+use abey_datapath::{Builder, Runtime, control};
 use abey_linux::library::DatapathConfig;
 
 use super::context::{is_af_xdp, uninterposed};
@@ -57,6 +57,9 @@ use crate::config;
 use crate::report::Topic;
 
 pub(super) static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
+
+/// Serves the control socket until the process ends.
+static CONTROL: Mutex<Option<control::Server>> = Mutex::new(None);
 
 /// Returns the runtime, built by the first call. Returns `None` if it cannot be built, which is reported once.
 pub(super) fn runtime(config: &DatapathConfig) -> Option<&'static Runtime> {
@@ -87,6 +90,22 @@ pub(super) fn runtime(config: &DatapathConfig) -> Option<&'static Runtime> {
     built.as_ref()
 }
 
+/// Returns whether this process has built a runtime.
+pub(super) fn is_built() -> bool {
+    matches!(RUNTIME.get(), Some(Some(_)))
+}
+
+/// Ends the runtime's threads and returns its queues. Its sockets must be the kernel's.
+pub(super) fn stop() {
+    if let Some(Some(runtime)) = RUNTIME.get() {
+        uninterposed(|| {
+            drop(CONTROL.lock().unwrap_or_else(PoisonError::into_inner).take());
+            inherited::stop_serving();
+            runtime.stop();
+        });
+    }
+}
+
 fn build(config: &DatapathConfig) -> Result<Runtime, RuntimeError> {
     let mut options = abey_nic::Options::default();
     // The server creates the shared memory; the load generator attaches to it.
@@ -115,7 +134,7 @@ fn build(config: &DatapathConfig) -> Result<Runtime, RuntimeError> {
         (None, Some(directory)) => runtime.serve_control_in(directory).ok(),
         (None, None) => runtime.serve_control().ok(),
     };
-    std::mem::forget(control);
+    *CONTROL.lock().unwrap_or_else(PoisonError::into_inner) = control;
     Ok(runtime)
 }
 

@@ -180,6 +180,17 @@ fn open_fds(floor: c_int) -> [u64; WORDS] {
     open
 }
 
+/// Gives up a descriptor of the runtime that the runtime closes. Returns whether this thread runs its code.
+#[cold]
+pub(super) fn give_up(fd: c_int) -> bool {
+    let word = usize::try_from(fd).ok().and_then(|fd| RUNTIME_FDS.get(fd / 64));
+    is_uninterposed()
+        && word.is_some_and(|word| {
+            word.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
+            true
+        })
+}
+
 /// Returns whether the descriptor is the runtime's.
 #[inline]
 pub(super) fn is_runtime_fd(fd: c_int) -> bool {

@@ -65,6 +65,11 @@ pub(super) fn duplicate(fd: c_int, new: c_int) {
     }
 }
 
+/// Forgets all.
+pub(super) fn forget_all() {
+    ANY.store(false, Ordering::Relaxed);
+}
+
 fn find(fd: c_int) -> Option<Arc<SharedListener>> {
     if !ANY.load(Ordering::Relaxed) {
         return None;

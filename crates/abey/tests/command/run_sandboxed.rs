@@ -1,0 +1,235 @@
+//! `abey run`: programs that forbid themselves system calls, or have little of something, go on in the kernel where the datapath
+//! cannot. None is killed by a call of the library's.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+
+use crate::common::{Running, TestBed, await_that, has};
+use crate::xdp::{accepted_by_kernel, connect, start, testbed};
+use nix::libc;
+
+const PORT: u16 = 80;
+
+/// The test network, and a directory with the program that is compiled from `sandboxed.c`.
+struct Bed {
+    testbed: TestBed,
+    directory: tempfile::TempDir,
+}
+
+impl Bed {
+    /// Makes the bed, or prints why it cannot.
+    fn new() -> Option<Self> {
+        if !has("cc") {
+            return None;
+        }
+        let (testbed, directory) = (testbed(1)?, tempfile::tempdir().expect("a directory"));
+        let source = directory.path().join("sandboxed.c");
+        fs::write(&source, include_str!("sandboxed.c")).expect("written");
+        let program = directory.path().join("sandboxed");
+        let compiled =
+            Command::new("cc").arg("-D_GNU_SOURCE").arg("-o").args([&program, &source]).output().expect("cc");
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        Some(Self { testbed, directory })
+    }
+
+    /// Starts the program with the system calls that its action is for.
+    fn start(&self, options: &[&str], when: &str, action: &str, calls: &[libc::c_long]) -> Running {
+        let program = self.directory.path().join("sandboxed");
+        let numbers: Vec<String> = calls.iter().map(ToString::to_string).collect();
+        let port = PORT.to_string();
+        let mut words = vec![program.to_str().expect("a path"), &port, when, action];
+        words.extend(numbers.iter().map(String::as_str));
+        start(&self.testbed, "suspend20", options, &words)
+    }
+
+    /// Connects when the program listens.
+    fn connect(&self, program: &mut Running) -> TcpStream {
+        let mut stream = None;
+        await_that("the program does not listen", || {
+            assert!(!program.has_ended(), "it has ended: {}", program.errors_so_far());
+            stream = connect(&self.testbed, PORT).ok();
+            stream.is_some()
+        });
+        stream.expect("connected")
+    }
+}
+
+#[track_caller]
+fn exchange(stream: &mut TcpStream, program: &Running) {
+    for text in [b"a", b"b", b"c"] {
+        let mut answer = [0];
+        stream.write_all(text).expect("written");
+        stream.read_exact(&mut answer).unwrap_or_else(|error| panic!("{error}: {}", program.errors_so_far()));
+        assert_eq!(&answer, text);
+    }
+}
+
+/// What a server that forbids itself new sockets and threads has in its list.
+const SOCKETS_AND_THREADS: [libc::c_long; 3] = [libc::SYS_socket, libc::SYS_clone3, libc::SYS_clone];
+const THREADS: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_clone];
+const LINE: &str = "the program's seccomp filter forbids ";
+
+#[test]
+fn a_program_that_forbids_itself_sockets_goes_on_in_the_kernel() {
+    let Some(bed) = Bed::new() else { return };
+    for action in ["kill", "errno"] {
+        let mut program = bed.start(&[], "listen", action, &SOCKETS_AND_THREADS);
+        let before = accepted_by_kernel(&bed.testbed);
+        let mut streams = [bed.connect(&mut program), bed.connect(&mut program)];
+        streams.iter_mut().for_each(|stream| exchange(stream, &program));
+        assert!(accepted_by_kernel(&bed.testbed) >= before + 2, "{action}");
+        let errors = program.terminate().errors;
+        let lines: Vec<_> = errors.lines().filter(|line| line.contains("libabey.so")).collect();
+        assert!(lines.len() == 1 && lines[0].contains(LINE) && lines[0].contains("socket"), "{errors}");
+    }
+}
+
+#[test]
+fn a_program_that_forbids_itself_threads_has_its_datapath_before() {
+    let Some(bed) = Bed::new() else { return };
+    for action in ["kill", "errno"] {
+        let mut program = bed.start(&["--strict"], "listen", action, &THREADS);
+        await_that("the datapath does not come", || {
+            assert!(!program.has_ended(), "{}", program.errors_so_far());
+            !bed.testbed.datapaths().is_empty()
+        });
+        let before = accepted_by_kernel(&bed.testbed);
+        let mut streams = [bed.connect(&mut program), bed.connect(&mut program)];
+        streams.iter_mut().for_each(|stream| exchange(stream, &program));
+        assert_eq!(accepted_by_kernel(&bed.testbed), before, "{action}");
+        assert_eq!(program.terminate().errors, "");
+    }
+}
+
+/// What an echo server over the datapath calls, beside its own calls, until it is ended: the list in
+/// `interpose/sandbox/calls.rs`, and what the program itself needs.
+const IN_USE: [libc::c_long; 38] = [
+    libc::SYS_socket,
+    libc::SYS_bind,
+    libc::SYS_accept4,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_close,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_ppoll,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_ctl,
+    libc::SYS_timerfd_settime,
+    libc::SYS_eventfd2,
+    libc::SYS_futex,
+    libc::SYS_getpid,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_prctl,
+    libc::SYS_brk,
+    libc::SYS_mmap,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_exit_group,
+    libc::SYS_exit,
+    libc::SYS_restart_syscall,
+    libc::SYS_sched_yield,
+];
+
+#[test]
+fn a_program_that_allows_itself_what_the_datapath_calls_stays_there() {
+    let Some(bed) = Bed::new() else { return };
+    let mut program = bed.start(&["--strict"], "listen", "only", &IN_USE);
+    await_that("the datapath does not come", || {
+        assert!(!program.has_ended(), "{}", program.errors_so_far());
+        !bed.testbed.datapaths().is_empty()
+    });
+    let before = accepted_by_kernel(&bed.testbed);
+    for _ in 0..20 {
+        let mut streams = [bed.connect(&mut program), bed.connect(&mut program)];
+        streams.iter_mut().for_each(|stream| exchange(stream, &program));
+    }
+    assert_eq!(accepted_by_kernel(&bed.testbed), before);
+    assert_eq!(program.terminate().errors, "");
+}
+
+#[test]
+fn a_program_that_allows_itself_only_its_own_calls_goes_on_in_the_kernel() {
+    let Some(bed) = Bed::new() else { return };
+    let own = [libc::SYS_epoll_ctl, libc::SYS_epoll_wait, libc::SYS_accept4, libc::SYS_read, libc::SYS_write];
+    let others = [libc::SYS_close, libc::SYS_exit_group];
+    for when in ["listen", "accept"] {
+        let mut program = bed.start(&[], when, "only", &[&own[..], &others].concat());
+        let mut first = bed.connect(&mut program);
+        exchange(&mut first, &program);
+        let mut second = bed.connect(&mut program);
+        exchange(&mut second, &program);
+        exchange(&mut first, &program);
+        drop(first);
+        exchange(&mut second, &program);
+        assert!(!program.has_ended(), "{when}");
+        let errors = program.terminate().errors;
+        assert!(errors.contains(LINE), "{when}: {errors}");
+    }
+}
+
+#[test]
+fn a_connection_moves_to_the_kernel_before_the_program_forbids_itself_what_it_needs() {
+    let Some(bed) = Bed::new() else { return };
+    let mut program = bed.start(&[], "accept", "kill", &SOCKETS_AND_THREADS);
+    let mut first = bed.connect(&mut program);
+    exchange(&mut first, &program);
+    let mut second = bed.connect(&mut program);
+    exchange(&mut second, &program);
+    exchange(&mut first, &program);
+    assert!(program.terminate().errors.contains(LINE));
+}
+
+#[test]
+fn a_sandboxed_child_serves_the_connection_that_its_parent_accepted() {
+    let Some(bed) = Bed::new() else { return };
+    for (action, calls) in [
+        ("kill", &SOCKETS_AND_THREADS[..]),
+        ("only", &[libc::SYS_read, libc::SYS_write, libc::SYS_close, libc::SYS_exit_group]),
+    ] {
+        let mut program = bed.start(&[], "child", action, calls);
+        for _ in 0..5 {
+            exchange(&mut bed.connect(&mut program), &program);
+        }
+        assert!(!program.has_ended(), "{action}: {}", program.errors_so_far());
+        program.terminate();
+    }
+}
+
+#[test]
+fn a_filter_that_a_launcher_installs_is_known_to_what_it_executes() {
+    let Some(bed) = Bed::new() else { return };
+    for calls in [&[libc::SYS_eventfd2][..], &THREADS] {
+        let mut program = bed.start(&[], "exec", "kill", calls);
+        exchange(&mut bed.connect(&mut program), &program);
+        assert!(bed.testbed.datapaths().is_empty());
+        assert!(program.terminate().errors.contains(LINE), "{calls:?}");
+    }
+}
+
+#[test]
+fn the_modes_parameters_are_left_out_where_the_program_forbids_them() {
+    let Some(bed) = Bed::new() else { return };
+    let program = bed.directory.path().join("sandboxed");
+    let (program, ioctl) = (program.to_str().expect("a path"), libc::SYS_ioctl.to_string());
+    let words = [program, "80", "exec", "kill", &ioctl];
+    let mut run = Running::start(bed.testbed.run_mode("suspend20", &words));
+    exchange(&mut bed.connect(&mut run), &run);
+    let errors = run.terminate().errors;
+    assert!(errors.contains("forbids ioctl, which sets the mode's parameters"), "{errors}");
+}
