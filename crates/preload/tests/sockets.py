@@ -312,6 +312,124 @@ def on_the_wire():
     tell("raw.close()")
 
 
+def hops(command):
+    "The TTL of the first packet with data that the peer sees."
+    tell("raw.setblocking(False)")
+    tell("[None for _ in iter(lambda: attempt(lambda: raw.recv(2000)), 'EAGAIN')]")
+    command()
+    tell("raw.settimeout(5)")
+    while isinstance(packet := tell("attempt(lambda: raw.recv(2000))"), bytes):
+        if packet[12:16] == socket.inet_aton(HERE) and b"hops" in packet:
+            return packet[8]
+
+
+SO_MAX_PACING_RATE, TCP_WINDOW_CLAMP, TCP_ULP, TCP_REPAIR, SO_TIMESTAMPNS, IP_RECVTTL, IP_RECVERR, MSG_ERRQUEUE = 47, 10, 31, 19, 35, 12, 11, 0x2000
+
+
+def exchange(one):
+    "Sends as many bytes in each direction as need several windows."
+    tell("a.sendall(b'x' * 50_000)")
+    got = 0
+    while got < 50_000:
+        got += len(one.recv(100_000))
+    one.sendall(bytes(50_000))
+    return len(tell("a.recv(50_000, socket.MSG_WAITALL)"))
+
+
+def options_of_the_kernel():
+    "Options that change what is sent or received, on connections and before."
+    tell("raw := socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))")
+    listener, at = server()
+    use(listener)
+    one = visited(listener, HERE)
+    say("TTL", (attempt(lambda: one.setsockopt(LEVEL_IP, socket.IP_TTL, 77)), option(one, LEVEL_IP, socket.IP_TTL)))
+    say("sent", hops(lambda: one.send(b"hops")))
+    say("received", tell("a.recv(9)"))
+    one = visited(listener, HERE)
+    tell("a.sendall(b'abc')")
+    ready(one, select.EPOLLIN)
+    say("low water", attempt(lambda: one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 10)))
+    say("below", ready(one, select.EPOLLIN, 0.2))
+    tell("a.sendall(b'x' * 20)")
+    say("above", (ready(one, select.EPOLLIN), len(one.recv(100))))
+    one = visited(listener, HERE)
+    say("timestamps", attempt(lambda: one.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)))
+    time.sleep(0.2)
+    tell("a.sendall(b'abc')")
+    say("one", [(level, kind, len(value)) for level, kind, value in one.recvmsg(10, 100)[1]])
+    for level, number, value in (
+        (socket.SOL_SOCKET, SO_MAX_PACING_RATE, 100_000_000),
+        (socket.SOL_SOCKET, socket.SO_MARK, 7),
+        (TCP, TCP_WINDOW_CLAMP, 30_000),
+        (TCP, socket.TCP_CONGESTION, b"bbr"),
+        (TCP, TCP_REPAIR, 1),
+        (TCP, TCP_REPAIR, 0),
+        (TCP, TCP_ULP, b"none such"),
+        (socket.SOL_SOCKET, socket.SO_PRIORITY, 3),
+        (LEVEL_IP, IP_RECVERR, 1),
+    ):
+        one = visited(listener, HERE)
+        say((level, number), attempt(lambda: one.setsockopt(level, number, value)))
+        if number != TCP_ULP:
+            say("reads", option(one, level, number, len(value) if isinstance(value, bytes) else None))
+        if number == TCP_REPAIR and value:
+            one.setsockopt(level, number, 0)
+        say("works", exchange(one))
+        say("names", (one.getsockname() == (HERE, at), one.getpeername() == tuple(tell("a.getsockname()"))))
+    to = listening_at_peer()
+    one = make()
+    one.setsockopt(LEVEL_IP, socket.IP_TTL, 33)
+    one.connect(to)
+    say("connected with it", hops(lambda: one.send(b"hops")))
+    early = make()
+    at = port()
+    early.bind((HERE, at))
+    early.setsockopt(LEVEL_IP, socket.IP_TTL, 44)
+    early.listen()
+    use(early)
+    say("inherited", hops(lambda: visited(early, HERE).send(b"hops")))
+    say("read", tell("a.recv(9)"))
+    late, at = server()
+    use(late)
+    late.setsockopt(LEVEL_IP, socket.IP_TTL, 55)
+    time.sleep(0.1)
+    say("inherited later", hops(lambda: visited(late, HERE).send(b"hops")))
+    tell("raw.close()")
+
+
+def options_of_datagrams():
+    tell("u := socket.socket(socket.AF_INET, socket.SOCK_DGRAM)")
+    tell(f"u.bind(({THERE!r}, 0))")
+    tell("u.settimeout(5)")
+    for when in ("before", "after", "with a datagram"):
+        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        at = port()
+
+        def set_all():
+            for level, number in ((LEVEL_IP, IP_RECVTTL), (LEVEL_IP, IP_RECVERR), (socket.SOL_SOCKET, SO_TIMESTAMPNS)):
+                one.setsockopt(level, number, 1)
+
+        if when == "before":
+            set_all()
+        one.bind((HERE, at))
+        if when == "with a datagram":
+            tell(f"u.sendto(b'early', ({HERE!r}, {at}))")
+            ready(one, select.EPOLLIN)
+        if when != "before":
+            set_all()
+        if when == "with a datagram":
+            say("the early one", one.recv(9))
+        one.sendto(b"out", tuple(tell("u.getsockname()")))
+        say("they read", tell("u.recvfrom(9)") == (b"out", (HERE, at)))
+        tell(f"u.sendto(b'in', ({HERE!r}, {at}))")
+        data, control, flags, peer = one.recvmsg(9, 200)
+        say(when, (data, sorted((level, kind, len(value)) for level, kind, value in control), peer[0]))
+        one.sendto(b"refused", (THERE, 1))
+        say("an error", ready(one, select.EPOLLIN))
+        data, control, flags, peer = one.recvmsg(9, 200, MSG_ERRQUEUE)
+        say("which", (data, [(level, kind, len(value)) for level, kind, value in control if kind == IP_RECVERR], peer))
+
+
 def unsent():
     "TCP_NOTSENT_LOWAT, with a peer that does not read."
     listener, at = server()
@@ -624,7 +742,10 @@ def restart():
     say("and the old one", tell("b.recv(9)"))
 
 
-for scenario in (binding, listeners, inheritance, options, on_the_wire, unsent, linger, deferred, silent, families, connecting,
+only = sys.argv[4:]
+for scenario in (binding, listeners, inheritance, options, on_the_wire, options_of_the_kernel, options_of_datagrams, unsent, linger, deferred, silent, families, connecting,
                  bound_before, endings, overflow, restart):
+    if only and scenario.__name__ not in only:
+        continue
     print(f"{scenario.__name__}:")
     scenario()

@@ -32,7 +32,12 @@ fn ask(mut python: Command, peer: &Path, ports: u16) -> String {
     python.args([SCRIPT, "ask"]).arg(peer).arg(ports.to_string());
     let answers = python.stdin(Stdio::null()).output().expect("python starts");
     let (text, errors) = (String::from_utf8_lossy(&answers.stdout), String::from_utf8_lossy(&answers.stderr));
-    assert!(answers.status.success() && errors.is_empty(), "{}\n{text}\n{errors}", answers.status);
+    // What only the kernel has is said.
+    let is_said = |line: &str| {
+        line.starts_with("libabey.so: ")
+            && (line.ends_with("continue in the kernel") || line.ends_with("further ones are not reported"))
+    };
+    assert!(answers.status.success() && errors.lines().all(is_said), "{}\n{text}\n{errors}", answers.status);
     text.into_owned()
 }
 

@@ -127,6 +127,28 @@ impl From<ExportError> for HandOverError {
     }
 }
 
+/// Hands a connection over to the kernel, or fails.
+pub(crate) fn hand_over_to_kernel(
+    host: &Arc<Host>,
+    key: ConnectionKey,
+    socket: BorrowedFd<'_>,
+) -> Result<(), HandOverError> {
+    match handed_over(host, key) {
+        Some(HandedOver::Kernel) => return Ok(()),
+        Some(HandedOver::Pump(_)) => return Err(IoError::Moved.into()),
+        None => {}
+    }
+    let kernel = host.kernel().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
+    match kernel::hand_over(key.find(host)?, kernel.ports.redirected(), socket) {
+        Ok(()) => {
+            kernel.link.parker.unpark();
+            Ok(())
+        }
+        Err(kernel::Failure::Connection(error)) => Err(error),
+        Err(kernel::Failure::Kernel(error)) => Err(error.into()),
+    }
+}
+
 /// Hands a connection over: to the kernel if it can take it and there is a socket for it, otherwise to a pump.
 pub(crate) fn hand_over(
     host: &Arc<Host>,

@@ -462,6 +462,14 @@ impl TcpStream {
         handover::hand_over(&self.0.host, self.0.key(), Some(socket))
     }
 
+    /// Moves the connection into `socket` as [`Self::hand_over`] does, and never makes a socket pair.
+    ///
+    /// # Errors
+    /// See [`HandOverError`], or it was moved elsewhere before. Then the stream is unchanged.
+    pub fn hand_over_to_kernel(&self, socket: BorrowedFd<'_>) -> Result<(), HandOverError> {
+        handover::hand_over_to_kernel(&self.0.host, self.0.key(), socket)
+    }
+
     /// Returns where the connection was moved to, if it was: also by the [request](crate::handover::HandOverAddress) of another
     /// process.
     pub fn handed_over(&self) -> Option<HandedOver> {

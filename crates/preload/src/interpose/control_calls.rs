@@ -1,18 +1,19 @@
 //! Interposed `setsockopt(2)`, `getsockopt(2)`, `fcntl(2)` and `ioctl(2)`.
 //!
 //! The kernel socket stores every option, and reports it. The options that the datapath has are applied to the datapath
-//! socket too ([`socket_options`](super::socket_options)). An option that it does not have stays in the kernel socket, which
-//! [`unknown_options`] says once.
+//! socket too ([`socket_options`](super::socket_options)). An option that it does not have stays in the kernel socket, or makes
+//! the socket the kernel's ([`option_policy`], [`unknown_options`]).
 //!
 //! SO_ERROR, SO_INCOMING_NAPI_ID, TCP_INFO, TCP_MAXSEG, FIONREAD, TIOCOUTQ and SIOCOUTQNSD report the datapath socket's
 //! values.
 
 use libc::{c_int, c_ulong, c_void, socklen_t};
 
+use super::context::is_uninterposed;
 use super::error_codes::{errno_of_socket_error, fail};
 use super::handover::{Reason, hand_over};
 use super::socket::{Role, Socket};
-use super::{fd_table, tcp_info, unknown_options};
+use super::{fd_table, option_policy, tcp_info, unknown_options};
 use crate::real;
 
 /// `setsockopt(2)`.
@@ -28,8 +29,26 @@ pub(super) unsafe extern "C" fn setsockopt(
     from: *const c_void,
     length: socklen_t,
 ) -> c_int {
+    if is_uninterposed() {
+        // A hand-over sets options of the program's socket, under the lock of its shard.
+        // SAFETY: the caller's guarantees are passed on.
+        return unsafe { real::SETSOCKOPT.get()(fd, level, option, from, length) };
+    }
+    if option_policy::comes_before(level, option) {
+        hand_over(fd, Reason::Option(option_policy::name(level, option)));
+    }
     // SAFETY: the caller's guarantees are passed on.
-    let answer = unsafe { real::SETSOCKOPT.get()(fd, level, option, from, length) };
+    let mut answer = unsafe { real::SETSOCKOPT.get()(fd, level, option, from, length) };
+    let is_stream = || fd_table::with_socket(fd, |socket| socket.stream().is_some()) == Some(true);
+    if answer != 0
+        && crate::errno::errno() == libc::ENOTCONN
+        && is_stream()
+        && hand_over(fd, Reason::Option(option_policy::name(level, option)))
+    {
+        // The option needs a connection (TCP_ULP for kTLS), which the kernel now has.
+        // SAFETY: as above.
+        answer = unsafe { real::SETSOCKOPT.get()(fd, level, option, from, length) };
+    }
     if answer == 0 {
         let is_kernels = fd_table::with_socket(fd, |socket| {
             socket.sync_option(fd, level, option);

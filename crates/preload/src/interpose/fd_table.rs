@@ -17,7 +17,7 @@ use libc::c_int;
 use super::context::uninterposed;
 use super::epoll_set::EpollSet;
 use super::socket::Socket;
-use super::{handover, inherited, linger, process, runtime_fds};
+use super::{handover, inherited, linger, process, runtime_fds, unknown_options};
 
 /// Number of slots; descriptors above it stay the kernel's. Empty slots are zero pages that are never touched.
 pub(crate) const SLOTS: usize = 1 << 18;
@@ -140,6 +140,7 @@ pub(crate) fn entry(fd: c_int) -> Option<Arc<Entry>> {
 #[inline]
 pub(crate) fn made(fd: c_int) {
     runtime_fds::made(fd);
+    unknown_options::forget(fd);
     remove(fd);
 }
 

@@ -16,6 +16,7 @@
 //! | a UDP socket or a listener at 0, 1 or 2 of a program that is executed (inetd) | the socket is the kernel's from then on; connections that wait at the listener in the datapath are reset. At other numbers most programs leave them by mistake, and nothing happens |
 //! | `exec`, `posix_spawn` ([`exec`](super::exec)) | hands over what is not close-on-exec, and what `posix_spawn_file_actions_adddup2` names. `exec` in the process of the datapath hands over everything, so that the kernel closes the rest in an orderly way |
 //! | `sendmsg` with SCM_RIGHTS | hands over the connections in it, also to the same process |
+//! | an option that only the kernel has ([`option_policy`](super::option_policy)) | hands over a connection or a UDP socket; a listener gets no new connections. Not where a pump would have to serve it |
 //! | MSG_OOB, MSG_ZEROCOPY, `splice`, O_ASYNC, SIOCATMARK | hands over, and the kernel makes the call |
 //! | `vfork`, `posix_spawn`: the child shares the parent's memory | no table changes in it. It hands over by itself, as another thread would |
 //! | the parent was killed, or does not answer | the child's call fails as the kernel fails it on a socket without a connection. The kernel has reset the connection |
@@ -54,6 +55,8 @@ pub(super) enum Reason {
     Passed,
     /// A call that only the kernel has.
     Call(&'static str),
+    /// A socket option that only the kernel has. No pump serves such a connection.
+    Option(&'static str),
 }
 
 impl Reason {
@@ -66,6 +69,9 @@ impl Reason {
             Self::Child => line(Topic::HandOverChild, format_args!("a forked process has a connection of its parent")),
             Self::Exec => line(Topic::HandOverExec, format_args!("an executed program inherits a connection")),
             Self::Passed => line(Topic::HandOverPassed, format_args!("a connection is passed on by its descriptor")),
+            Self::Option(name) => {
+                line(Topic::HandOverCall, format_args!("the program sets {name}, which only the kernel has"));
+            }
             Self::Call(name) => line(Topic::HandOverCall, format_args!("the program uses {name} on a connection")),
         }
     }
@@ -81,6 +87,7 @@ pub(super) fn hand_over(fd: c_int, why: Reason) -> bool {
             Some(Role::Stream(stream)) => {
                 hand_over_stream(fd, stream, why).is_some_and(|done| settle(&object, fd, done))
             }
+            Some(Role::Datagram(_)) if matches!(why, Reason::Call(_)) => false,
             Some(Role::Datagram(datagram)) => {
                 datagram.socket.hand_over().inspect(|()| why.report()).is_ok()
                     && settle(&object, fd, HandedOver::Kernel)
@@ -102,7 +109,12 @@ pub(super) fn hand_over(fd: c_int, why: Reason) -> bool {
 /// Hands over a connection. Returns `None` if it stays in the datapath, because it is not established or has ended.
 fn hand_over_stream(fd: c_int, stream: &TcpStream, why: Reason) -> Option<HandedOver> {
     // SAFETY: open for the rest of the program's call, which names it.
-    let done = stream.hand_over(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let done = match why {
+        Reason::Option(_) => stream.hand_over_to_kernel(socket).map(|()| HandedOver::Kernel),
+        _ => stream.hand_over(socket),
+    }
+    .ok()?;
     why.report();
     Some(done)
 }

@@ -332,3 +332,13 @@ pub(super) fn accept_into(socket: &Socket, into: BorrowedFd<'_>) -> io::Result<O
         HandedOver::Pump(end) => Ok(Some(end)),
     }
 }
+
+/// Leaves new connections to the kernel's listener. Those that wait in the datapath can still be accepted.
+pub(super) fn end(socket: &Socket) {
+    let Some(listening) = socket.listening.get() else { return };
+    match socket.listener() {
+        Some(listener) => listening.credit.end(listener),
+        // Opening runs once.
+        None => listening.opening.call_once(|| {}),
+    }
+}

@@ -78,6 +78,7 @@ mod listen_state;
 mod member_table;
 mod mmsg;
 mod nic_claim;
+mod option_policy;
 mod other_fds;
 mod poll;
 mod process;

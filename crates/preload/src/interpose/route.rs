@@ -35,8 +35,13 @@ fn device(config: &DatapathConfig) -> Option<&str> {
     config.nic.strip_prefix("af_xdp:")
 }
 
-/// Returns whether the socket is not bound to another device (SO_BINDTODEVICE).
+/// Returns whether the socket is not bound to another device (SO_BINDTODEVICE), and has no option that only the kernel has.
 pub(crate) fn may_use_device(config: &DatapathConfig, fd: c_int) -> bool {
+    is_of_device(config, fd) && !(is_af_xdp(config) && super::unknown_options::is_for_kernel(fd))
+}
+
+/// Returns whether the socket is not bound to another device (SO_BINDTODEVICE).
+pub(super) fn is_of_device(config: &DatapathConfig, fd: c_int) -> bool {
     let bound = get::<[u8; libc::IFNAMSIZ]>(fd, libc::SOL_SOCKET, libc::SO_BINDTODEVICE).unwrap_or_default();
     let name = bound.split(|byte| *byte == 0).next().unwrap_or_default();
     name.is_empty() || device(config).is_some_and(|device| device.as_bytes() == name)

@@ -1,4 +1,5 @@
-//! Options that the kernel socket accepts and that the datapath does not have. They are reported once, in one line.
+//! Options that the kernel socket accepts and that the datapath does not have: [`option_policy`] says which of them make the
+//! socket the kernel's. The others are reported once, in one line.
 //!
 //! An option is reported when it is set on a datapath socket, or when a socket on which it was set becomes one. It has an effect
 //! as soon as the kernel has the connection; what the kernel refuses is an error, as for any socket.
@@ -8,46 +9,15 @@ use std::sync::{Mutex, PoisonError};
 
 use libc::c_int;
 
-use super::context::datapath_config;
-use super::socket_options::{congestion_control, int, is_mirrored};
+use super::context::{datapath_config, is_af_xdp};
+use super::handover::{self, Reason};
+use super::option_policy::{self, Effect};
+use super::socket_options::int;
+use super::{fd_table, listen};
+use crate::errno;
 use crate::report::{Topic, print_once};
 
-/// Options that are the same for a datapath socket, or whose effect is another way to do what the datapath does.
-const KNOWN: [(c_int, c_int); 20] = [
-    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
-    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
-    (libc::SOL_SOCKET, libc::SO_BROADCAST),
-    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
-    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
-    (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
-    (libc::SOL_SOCKET, SO_PREFER_BUSY_POLL),
-    (libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET),
-    (libc::SOL_SOCKET, libc::SO_INCOMING_CPU),
-    (libc::SOL_SOCKET, SO_BUF_LOCK),
-    (libc::IPPROTO_IP, libc::IP_PKTINFO),
-    (libc::IPPROTO_IP, libc::IP_FREEBIND),
-    (libc::IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT),
-    (libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE),
-    // Packets are sent with "don't fragment" in any case.
-    (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
-    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
-    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
-    (libc::IPPROTO_IPV6, IPV6_FREEBIND),
-    // Datagrams are never merged, which the option only allows.
-    (libc::IPPROTO_UDP, UDP_GRO),
-];
-
-// Constants of `linux/in.h`, `linux/in6.h`, `linux/udp.h` and `asm/socket.h` that libc does not define for every target.
-const SO_PREFER_BUSY_POLL: c_int = 69;
-const SO_BUSY_POLL_BUDGET: c_int = 70;
-const SO_BUF_LOCK: c_int = 72;
-const IP_BIND_ADDRESS_NO_PORT: c_int = 24;
-const IP_LOCAL_PORT_RANGE: c_int = 51;
-const IPV6_FREEBIND: c_int = 78;
-const UDP_GRO: c_int = 104;
-
-/// The most sockets that are remembered. Further ones are not reported.
+/// The most options that are remembered for the report.
 const MOST_PENDING: usize = 1024;
 
 /// An option that was set on a socket of the kernel, which may become a datapath socket.
@@ -56,6 +26,8 @@ struct Pending {
     fd: c_int,
     level: c_int,
     option: c_int,
+    /// Only the kernel has it.
+    kernels: bool,
 }
 
 static PENDING: Mutex<Vec<Pending>> = Mutex::new(Vec::new());
@@ -66,17 +38,65 @@ static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 
 /// Checks an option that was set on socket `fd`, which is a datapath socket if `is_ours`.
 pub(super) fn check(fd: c_int, level: c_int, option: c_int, is_ours: bool) {
-    if IS_REPORTED.load(Ordering::Relaxed) || datapath_config().is_none() || is_known(fd, level, option) {
-        return;
-    }
-    if is_ours {
-        report(level, option);
-    } else if is_of_internet(fd) {
+    let Some(config) = datapath_config() else { return };
+    let kernels = match option_policy::effect(fd, level, option) {
+        Effect::Same => return forget_option(fd, level, option),
+        Effect::None => false,
+        Effect::Kernel => is_af_xdp(config),
+    };
+    if !is_ours && is_of_internet(fd) && (kernels || !IS_REPORTED.load(Ordering::Relaxed)) {
         let mut pending = PENDING.lock().unwrap_or_else(PoisonError::into_inner);
-        if pending.len() < MOST_PENDING {
-            pending.push(Pending { fd, level, option });
+        if kernels || pending.len() < MOST_PENDING {
+            pending.push(Pending { fd, level, option, kernels });
             IS_ANY_PENDING.store(true, Ordering::Relaxed);
         }
+    } else if is_ours && !(kernels && give_to_kernel(fd, level, option)) {
+        report(level, option);
+    }
+}
+
+/// Makes a datapath socket the kernel's, because of an option that only the kernel has.
+fn give_to_kernel(fd: c_int, level: c_int, option: c_int) -> bool {
+    let is_listener = fd_table::with_socket(fd, |socket| socket.listening.get().is_some()) == Some(true);
+    if !is_listener {
+        return handover::hand_over(fd, Reason::Option(option_policy::name(level, option)));
+    }
+    // A connection inherits the congestion control of its listener, and can be handed over by itself.
+    if (level, option) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
+        return false;
+    }
+    fd_table::with_socket(fd, listen::end);
+    report_kernels(level, option);
+    true
+}
+
+/// Returns whether an option was set on socket `fd` that only the kernel has, so that it does not become a datapath socket.
+pub(super) fn is_for_kernel(fd: c_int) -> bool {
+    if !IS_ANY_PENDING.load(Ordering::Relaxed) {
+        return false;
+    }
+    let pending = PENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = pending.iter().find(|one| one.fd == fd && one.kernels).copied();
+    drop(pending);
+    let listens = || int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
+    let Some(Pending { level, option, .. }) =
+        found.filter(|one| one.option != libc::TCP_CONGESTION || one.level != libc::IPPROTO_TCP || !listens())
+    else {
+        return false;
+    };
+    report_kernels(level, option);
+    true
+}
+
+fn report_kernels(level: c_int, option: c_int) {
+    errno::preserve_errno(|| Reason::Option(option_policy::name(level, option)).report());
+}
+
+/// Forgets an option that has its default value again.
+fn forget_option(fd: c_int, level: c_int, option: c_int) {
+    if IS_ANY_PENDING.load(Ordering::Relaxed) {
+        let mut pending = PENDING.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.retain(|one| (one.fd, one.level, one.option) != (fd, level, option));
     }
 }
 
@@ -101,13 +121,6 @@ fn take(fd: c_int) -> Vec<Pending> {
     *pending = others;
     IS_ANY_PENDING.store(!pending.is_empty(), Ordering::Relaxed);
     own
-}
-
-fn is_known(fd: c_int, level: c_int, option: c_int) -> bool {
-    if (level, option) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
-        return congestion_control(fd).is_some();
-    }
-    is_mirrored(level, option) || KNOWN.contains(&(level, option))
 }
 
 fn is_of_internet(fd: c_int) -> bool {
