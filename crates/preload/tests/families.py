@@ -596,18 +596,40 @@ def limits():
     u.settimeout(120)
     attempt("late", u.recv, 10)
 
+def polled(one):
+    poll = select.poll()
+    poll.register(one, select.POLLIN)
+    return poll.poll(60_000)
+
+
 def long_datagrams():
     "Datagrams that are longer than a packet: sent in fragments, and received through the kernel, which reassembles."
+    peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(120)")
+    for at in ("0.0.0.0", OWN):
+        one = bound(at)
+        one.settimeout(120)
+        for length in (1473, 20_000):
+            peer(f"u.sendto(bytes({length}), (OWN, {one.getsockname()[1]}))")
+            say("received at", at, len(one.recv(70_000)))
+        peer(f"u.sendto(bytes(3000), (OWN, {one.getsockname()[1]}))")
+        say("polled", [event for _, event in polled(one)], len(one.recv(70_000)))
+        with select.epoll() as epoll:
+            epoll.register(one, select.EPOLLIN)
+            peer(f"u.sendto(bytes(3000), (OWN, {one.getsockname()[1]}))")
+            say("waited for", [event for _, event in epoll.poll(60)], len(one.recv(70_000)))
+            say("no more", epoll.poll(0))
+        one.connect((PEER, peer("r = u.getsockname()[1]")))
+        for length in (5, 3000, 6):
+            peer(f"u.sendto(bytes({length}), (OWN, {one.getsockname()[1]}))")
+            say("from the peer", len(one.recv(70_000)))
+        one.setblocking(False)
+        attempt("none", one.recv, 9)
     u = bound("0.0.0.0")
     u.settimeout(120)
-    peer("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((PEER, 0)); u.settimeout(120)")
     to = (PEER, peer("r = u.getsockname()[1]"))
     for length in (1472, 1473, 20_000, 65_507):
         say(length, u.sendto(text(length, 1), to), peer("b = u.recv(70000); r = [len(b), hashlib.sha256(b).hexdigest()]"))
     attempt("too long", u.sendto, bytes(65_508), to)
-    for length in (1473, 20_000):
-        peer(f"u.sendto(bytes({length}), (OWN, {u.getsockname()[1]}))")
-        say("received", len(u.recv(70_000)))
     peer("u.setsockopt(socket.IPPROTO_IP, 13, 1)")  # IP_RECVTOS
     u.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x4a)
     u.sendto(b"x", to)

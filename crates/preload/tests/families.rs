@@ -106,7 +106,7 @@ fn calls_by_number() {
 #[test]
 fn long_datagrams() {
     // Those that arrive in fragments.
-    compare(&["base"], &["long_datagrams"], 2);
+    compare(&["base"], &["long_datagrams"], 10);
 }
 
 #[test]

@@ -26,12 +26,22 @@ const INITIAL_OPTIONS: [(c_int, c_int); 4] = [
 /// Fragments are sent in any case (`linux/in.h`).
 const IP_PMTUDISC_OMIT: c_int = 5;
 
+/// What the kernel socket of the same descriptor does beside the datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KernelSide {
+    /// Nothing: the kernel does not have the address.
+    None,
+    /// It receives what the XDP program leaves to the kernel: datagrams in fragments.
+    Receives,
+    /// It receives from other devices, and sends to their networks.
+    Full,
+}
+
 /// A UDP socket of the datapath.
 #[derive(Debug)]
 pub(crate) struct DatagramSocket {
     pub(crate) socket: UdpSocket,
-    /// The kernel socket of the same descriptor receives too.
-    has_kernel_side: bool,
+    kernel_side: KernelSide,
     receives: AtomicU32,
     /// SO_BROADCAST.
     may_broadcast: AtomicBool,
@@ -41,10 +51,10 @@ pub(crate) struct DatagramSocket {
 
 impl DatagramSocket {
     /// Returns the datapath side of the kernel socket `fd`, with the options that the kernel socket has.
-    pub(super) fn new(socket: UdpSocket, has_kernel_side: bool, fd: c_int) -> Self {
+    pub(super) fn new(socket: UdpSocket, kernel_side: KernelSide, fd: c_int) -> Self {
         let datagram = Self {
             socket,
-            has_kernel_side,
+            kernel_side,
             receives: AtomicU32::new(0),
             may_broadcast: AtomicBool::new(false),
             wants_pktinfo: AtomicBool::new(false),
@@ -67,7 +77,7 @@ impl DatagramSocket {
 
     /// Counts a receive, and returns whether it asks the kernel socket first.
     pub(super) fn count_receive(&self) -> bool {
-        self.has_kernel_side
+        self.has_kernel_side()
             && self.receives.fetch_add(1, Ordering::Relaxed) % KERNEL_FIRST_EVERY == KERNEL_FIRST_EVERY - 1
     }
 
@@ -104,11 +114,17 @@ impl DatagramSocket {
             _ => false,
         };
         let is_loopback = || self.socket.local_addr().is_ok_and(|at| at.ip().is_loopback());
-        is_kernels && self.has_kernel_side && is_loopback() && matches!(self.socket.next_bytes(), Ok(None))
+        is_kernels && self.sends_by_kernel() && is_loopback() && matches!(self.socket.next_bytes(), Ok(None))
     }
 
+    /// Returns whether the kernel socket receives as well.
     pub(crate) fn has_kernel_side(&self) -> bool {
-        self.has_kernel_side
+        self.kernel_side != KernelSide::None
+    }
+
+    /// Returns whether the kernel sends to destinations that the datapath does not [reach](Self::reaches).
+    pub(super) fn sends_by_kernel(&self) -> bool {
+        self.kernel_side == KernelSide::Full
     }
 
     /// Applies an option that was set on the kernel socket.

@@ -126,7 +126,7 @@ impl DatagramCall<'_> {
             to = Some(SocketAddr::new(peer.ip().to_canonical(), peer.port()));
         }
         let config = datapath_config().ok_or(libc::ENETDOWN)?;
-        if datagram.has_kernel_side() && to.is_some_and(|to| !datagram.reaches(config, to)) {
+        if datagram.sends_by_kernel() && to.is_some_and(|to| !datagram.reaches(config, to)) {
             // SAFETY: guaranteed by the caller.
             let sent = unsafe { real::SENDMSG.get()(fd, message, flags | libc::MSG_NOSIGNAL) };
             return usize::try_from(sent).map_err(|_| crate::errno::errno());

@@ -2,7 +2,7 @@
 //!
 //! A UDP socket becomes a datapath socket when
 //!
-//! * it is bound to an address of the NIC;
+//! * it is bound to an address of the NIC. Under AF_XDP the kernel socket receives the datagrams that come in fragments;
 //! * it is bound to a port on the wildcard address. Then it has *two sides*: the datapath receives what arrives on the NIC,
 //!   and the kernel socket of the same port everything else (loopback, other devices). A receive asks the datapath first,
 //!   and now and then the kernel ([`datagram_io`](super::datagram_io)). A datagram is sent through the NIC if its destination is
@@ -20,8 +20,8 @@
 //! IP_RECVERR) becomes the kernel's.
 //!
 //! Datagrams that are longer than a packet are sent in fragments, and reassembled where Abey is the host (memory NIC, TAP). Under
-//! AF_XDP the kernel gets all fragments, since their later parts have no port: a socket that is bound to the wildcard receives
-//! from it too, and one that is bound to an address of the device does not. There is no multicast. Ancillary
+//! AF_XDP the kernel gets all fragments, since their later parts have no port, and every socket receives from the kernel too.
+//! There is no multicast. Ancillary
 //! data is limited to IP_PKTINFO and IPV6_PKTINFO.
 //!
 //! Sockets of one process share a port as in the kernel (SO_REUSEADDR, SO_REUSEPORT): the kernel's `bind` decides whether they
@@ -37,7 +37,7 @@ use abey_linux::library::DatapathConfig;
 use libc::{c_int, sockaddr, socklen_t};
 
 use super::context::{datapath_config, is_af_xdp, is_kernel_addr, is_nic_addr, uninterposed};
-use super::datagram::DatagramSocket;
+use super::datagram::{DatagramSocket, KernelSide};
 use super::error_codes::{errno_of, errno_of_open, fail};
 use super::fd_table::{self, Entry};
 use super::runtime::{RUNTIME, runtime};
@@ -90,13 +90,17 @@ fn sharing(fd: c_int) -> Sharing {
 /// Opens the datapath's side of the kernel socket `fd`. Returns `None` if there is no runtime.
 fn open(config: &DatapathConfig, fd: c_int, at: SocketAddr) -> Option<Result<(), c_int>> {
     let runtime = runtime(config)?;
-    let has_kernel_side = at.ip().is_unspecified() || at.ip().to_canonical().is_loopback();
+    let kernel_side = match at.ip() {
+        ip if ip.is_unspecified() || ip.to_canonical().is_loopback() => KernelSide::Full,
+        _ if is_af_xdp(config) => KernelSide::Receives,
+        _ => KernelSide::None,
+    };
     let own = SocketAddr::new(at.ip().to_canonical(), at.port());
     // SAFETY: the caller's descriptor, which it keeps open during its call.
     let holder = unsafe { BorrowedFd::borrow_raw(fd) };
     let opened = uninterposed(|| UdpSocket::bind_reserved(runtime, own, sharing(fd), holder));
     let datagram = match opened {
-        Ok(socket) => DatagramSocket::new(socket, has_kernel_side, fd),
+        Ok(socket) => DatagramSocket::new(socket, kernel_side, fd),
         Err(error) => return Some(Err(errno_of_open(&error))),
     };
     let socket = Socket::new(fd, None);
@@ -181,7 +185,7 @@ pub(super) unsafe fn connect(fd: c_int, raw: *const sockaddr, length: socklen_t)
     }
     let answer = fd_table::with_socket(fd, |socket| {
         let Some(Role::Datagram(datagram)) = socket.role.get() else { return Some(None) };
-        if to.is_some_and(|to| datagram.has_kernel_side() && !datagram.reaches(config, to)) {
+        if to.is_some_and(|to| datagram.sends_by_kernel() && !datagram.reaches(config, to)) {
             // The kernel has the socket from now on.
             return None;
         }
@@ -190,7 +194,7 @@ pub(super) unsafe fn connect(fd: c_int, raw: *const sockaddr, length: socklen_t)
             Ok(()) => 0,
             Err(error) => fail(errno_of(&error)),
         };
-        if answer == 0 && (datagram.has_kernel_side() || is_af_xdp(config)) {
+        if answer == 0 && datagram.has_kernel_side() {
             // The kernel side must receive from this peer only, too. If the kernel has no route to the peer, it receives
             // nothing.
             // SAFETY: guaranteed by the caller.
