@@ -129,8 +129,11 @@ impl Rack {
         }
         let timeout = last.rtt + self.reordering_window(scoreboard, recovering, min_rtt, smoothed);
         let (mut lost, mut recheck) = (false, None::<u64>);
-        for index in 0..scoreboard.len() {
+        let mut next = 0;
+        loop {
+            let index = scoreboard.skip_sacked(next);
             let Some(&segment) = scoreboard.get(index) else { break };
+            next = index + 1;
             if !sent_after((last.at, last.end), (segment.at, segment.end)) {
                 if !segment.was_retransmitted() {
                     // This segment and all later ones were sent after the delivered one.
@@ -138,7 +141,7 @@ impl Rack {
                 }
                 continue;
             }
-            if segment.is_sacked() || segment.needs_retransmission() {
+            if segment.needs_retransmission() {
                 continue;
             }
             let age = now.nanos_since(segment.at);
