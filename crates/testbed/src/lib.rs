@@ -6,12 +6,14 @@
 //! - [`veth`] makes a pair over netlink, between any two namespaces.
 //! - [`spawn`] starts a child in a namespace, on some CPUs, or bound to the life of its parent.
 //! - [`namespace`] runs a test in a namespace of its own, where [`network`] makes a pair with known addresses.
+//! - [`fuzz`] runs a fuzz target in an ordinary test.
 //! - [`echo`] is a small epoll server with load for it, for tests of what the kernel does meanwhile.
 //!
-//! [`namespace`], [`network`] and [`echo`] panic where something fails: they are for tests only.
+//! [`namespace`], [`network`], [`fuzz`] and [`echo`] panic where something fails: they are for tests only.
 
 pub mod echo;
 mod error;
+pub mod fuzz;
 pub mod namespace;
 pub mod network;
 pub mod spawn;

@@ -105,7 +105,9 @@ pub enum Reply {
 }
 
 impl Request {
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    /// Returns the datagram of the request.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::ReportFailure(reason) => to_bytes(&Self::ReportFailure(limited(reason))),
             other => to_bytes(other),
@@ -113,7 +115,8 @@ impl Request {
     }
 
     /// Returns the request in a datagram, or `None` if the datagram is malformed or a text has a wrong length.
-    fn parse(bytes: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
         let request: Self = serde_json::from_slice(bytes).ok()?;
         let is_valid = match &request {
             Self::Claim { token, .. } => token.len() == TOKEN_BYTES && token.is_ascii(),
@@ -129,14 +132,18 @@ impl Request {
 }
 
 impl Reply {
-    fn to_bytes(&self) -> Vec<u8> {
+    /// Returns the datagram of the reply.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Refused(reason) => to_bytes(&Self::Refused(limited(reason))),
             other => to_bytes(other),
         }
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+    /// Returns the reply in a datagram, or `None` if the datagram is malformed.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
         Some(match serde_json::from_slice(bytes).ok()? {
             Self::Refused(reason) => Self::Refused(visible(&reason).into_owned()),
             other => other,
