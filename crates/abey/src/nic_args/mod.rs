@@ -20,7 +20,7 @@ use opened::{Record, Warnings};
 #[command(next_help_heading = "Over Abey's own datapath")]
 pub(crate) struct NicArgs {
     /// Use this NIC and Abey's own TCP/IP instead of the kernel's sockets: memory:NAME (which `serve` creates and `load`
-    /// attaches to), tap:DEV or af_xdp:DEV.
+    /// attaches to; memory:NAME,user=USER if the other end runs as another user), tap:DEV or af_xdp:DEV.
     #[arg(long, value_name = "NAME")]
     nic: Option<NicName>,
     /// Use this delivery mode at this end [default: `base` to serve, `fullbusy` to load].

@@ -11,7 +11,7 @@ use abey_datapath::Runtime;
 use abey_datapath::control::{DIRECTORY_VARIABLE, Server};
 use abey_nic::{MemoryShape, QueuePair};
 
-use crate::common::{ABEY, HANG_LIMIT, Running, abey, await_some, await_that, finish, is_root};
+use crate::common::{ABEY, HANG_LIMIT, Running, abey, await_some, await_that, finish, has, is_root, which};
 
 /// A datapath of this process with a control socket in a directory of its own.
 struct Datapath {
@@ -132,4 +132,33 @@ fn idle_connections_to_the_exporter_are_closed_for_others() {
     drop(silent);
     await_that("none is open", || descriptors(running.pid()) <= before);
     running.terminate().assert_status(0);
+}
+
+/// Starts to listen while `abey run` is stopped, and is its own client.
+const BESIDE_A_STOPPED_BROKER: &str = "
+import os, signal, socket, sys
+parent = os.getppid()
+os.kill(parent, signal.SIGSTOP)
+listener = socket.create_server(('0.0.0.0', 0))
+client = socket.create_connection(('127.0.0.1', listener.getsockname()[1]))
+server, _ = listener.accept()
+server.sendall(b'served')
+print(client.recv(6).decode(), flush=True)
+os.kill(parent, signal.SIGCONT)
+";
+
+/// Before: the server blocked for as long as its broker did not answer.
+#[test]
+fn a_program_whose_broker_is_stopped_uses_the_kernel_and_says_so() {
+    if !is_root() || !has("python3") {
+        return;
+    }
+    let nic = format!("memory:abey-test-stopped-{}", std::process::id());
+    let python = which("python3").expect("it is installed");
+    let python = python.to_str().expect("UTF-8");
+    let run =
+        ["run", "--world", "datapath", "--nic", &nic, "--mode", "base", "--", python, "-c", BESIDE_A_STOPPED_BROKER];
+    let done = finish(abey(&run));
+    assert_eq!((done.status.code(), done.out.trim()), (Some(0), "served"), "{done:?}");
+    assert_eq!(done.errors.matches("cannot be reached").count(), 1, "{done:?}");
 }
