@@ -34,8 +34,8 @@ pub(crate) struct Datapaths {
     last_search: Option<Nanos>,
     /// The error of a control socket that refused the connection.
     unreachable: Option<String>,
-    /// Processes that did not answer, with the time and the error.
-    silent: BTreeMap<(u32, u32), (Nanos, String)>,
+    /// Processes that did not answer, with the time and the error. Those of other users are no failure.
+    silent: BTreeMap<(u32, u32), (Nanos, Option<String>)>,
     shards: BTreeMap<InstanceKey, ShardCounts>,
 }
 
@@ -65,7 +65,7 @@ impl Datapaths {
         let (mut datapaths, mut instances) = (Vec::new(), Vec::new());
         let clients = std::mem::take(&mut self.clients);
         self.silent.retain(|_, (since, _)| now.saturating_sub(*since) < RETRY_DELAY);
-        let mut failed = self.silent.values().next().map(|(_, error)| error.clone());
+        let mut failed = self.silent.values().find_map(|(_, error)| error.clone());
         let (silent, clients): (Vec<Client>, Vec<Client>) = clients
             .into_iter()
             .take(MAX_DATAPATHS)
@@ -91,12 +91,13 @@ impl Datapaths {
                     false
                 }
                 Err(error) => {
+                    let failure = client.user().is_none().then(|| error.to_string());
                     if matches!(error, ControlError::Silent { .. }) {
-                        self.silent.insert((pid, socket), (now, error.to_string()));
+                        self.silent.insert((pid, socket), (now, failure.clone()));
                         // Drop the connection: a late reply would be taken for the reply to the next request.
                         self.last_search = None;
                     }
-                    failed = Some(error.to_string());
+                    failed = failure.or(failed.take());
                     !matches!(error, ControlError::Silent { .. })
                 }
             }
@@ -122,7 +123,11 @@ impl Datapaths {
         for one in found {
             match one {
                 Ok(client) => self.clients.push(client),
-                Err(unreachable) => self.unreachable = Some(unreachable.error.to_string()),
+                Err(unreachable) if unreachable.user.is_none() => {
+                    self.unreachable = Some(unreachable.error.to_string())
+                }
+                // Any user can make this fail for his own datapaths.
+                Err(_) => {}
             }
         }
         Ok(())

@@ -45,6 +45,7 @@ until ! kill -0 $server || [ -d /run/user/65534/ready ] && ls /run/abey/control/
 "$ABEY" status --json --interval 100ms >status.json 2>status.txt || echo "status: $?"
 "$ABEY" set "$NIC" --mode defer50 --json >set.json 2>set.txt || echo "set: $?"
 "$ABEY" status "$NIC" --json --interval 100ms >one.json 2>one.txt || echo "status of one: $?"
+"$ABEY" exporter --once --interval 100ms --collectors datapath >metrics.txt 2>exporter.txt || echo "exporter: $?"
 ls -1 /run/user/65534/abey | wc -l >count.txt
 "#;
 
@@ -77,5 +78,8 @@ fn directories_of_other_users_neither_fail_nor_delay_roots_commands() {
     );
     let set: Value = serde_json::from_str(&text("set.json")).expect("a document");
     assert!(set["rows"].as_array().is_some_and(|rows| !rows.is_empty()), "{set}");
+    let metrics = text("metrics.txt");
+    let collector = metrics.lines().find(|line| line.starts_with("abey_scrape_collector_success")).unwrap_or_default();
+    assert!(collector.ends_with(" 1") && metrics.contains(&nic), "{collector}: {}", text("exporter.txt"));
     assert_eq!(text("count.txt").trim(), "104", "root removes nothing there");
 }
