@@ -10,6 +10,7 @@ use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use abey_text::visible;
 use nix::sys::signal::Signal;
 use rustix::fs::{major, minor};
 
@@ -116,7 +117,7 @@ fn holder_in(locks: &str, device: (u32, u32), inode: u64) -> Option<u32> {
 /// Describes a process by its ID and its program, whose name its user chose.
 fn describe(pid: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name: String = name.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let name = visible(name.trim_end());
     if name.is_empty() { format!("process {pid}") } else { format!("process {pid} ({name})") }
 }
 
