@@ -2,10 +2,29 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::park_state::ParkState;
+
+/// An eventfd for a thread that begins to wait when the process has no descriptor left. The first parkers, those of the
+/// runtime, have made it.
+static SPARE: Mutex<Option<OwnedFd>> = Mutex::new(None);
+
+/// Returns an eventfd, which is the spare one if no other can be made.
+fn new_event() -> io::Result<OwnedFd> {
+    let new = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    let event = match new() {
+        Ok(event) => event,
+        Err(error) => return spare.take().ok_or(error.into()),
+    };
+    if spare.is_none() {
+        *spare = new().ok();
+    }
+    Ok(event)
+}
 
 /// A [`ParkState`] with an eventfd that wakes its thread.
 #[derive(Debug)]
@@ -16,8 +35,7 @@ pub(crate) struct Parker {
 
 impl Parker {
     pub(crate) fn new() -> io::Result<Self> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { state: ParkState::new(), event })
+        Ok(Self { state: ParkState::new(), event: new_event()? })
     }
 
     /// Announces that the thread is about to sleep on the descriptor. Returns `false` if it must not ([`ParkState::park`]).

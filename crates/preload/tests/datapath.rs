@@ -150,7 +150,9 @@ fn a_program_that_connects_to_itself_prints_what_it_prints_over_the_kernel() {
     let lines = |mut command: std::process::Command| {
         let output = command.arg(SCRIPT).stdin(Stdio::null()).output().expect("it starts");
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && errors.is_empty(), "{}: {errors}", output.status);
+        // What a child or MSG_OOB needs is handed over.
+        let is_expected = errors.lines().all(|line| line.ends_with("such connections continue in the kernel"));
+        assert!(output.status.success() && is_expected, "{}: {errors}", output.status);
         String::from_utf8(output.stdout).expect("text")
     };
     in_namespace(|| {

@@ -1,7 +1,7 @@
 # A program that connects to its own addresses. tests/datapath.rs runs this over the kernel and over memory:self, and compares
 # what it prints. No port is printed, as they differ from run to run.
 
-import asyncio, errno, http.server, os, select, socket, subprocess, sys, threading, urllib.request
+import asyncio, errno, http.server, os, resource, select, socket, subprocess, sys, threading, urllib.request
 
 V4, OTHER, V6 = "127.0.0.1", "127.8.8.8", "::1"
 CHILD = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); s.sendall(b'child'); s.recv(1)"
@@ -181,6 +181,80 @@ def ports():
         server.close()
 
 
+def inherited():
+    """A child uses a connection after its parent has closed it."""
+    with socket.create_server((V4, 0)) as listener:
+        client = socket.create_connection(listener.getsockname(), timeout=60)
+        server, _ = listener.accept()
+        closed, writes = os.pipe()
+        if (child := os.fork()) == 0:
+            os.close(writes), client.close()
+            os.read(closed, 1)
+            server.sendall(server.recv(9)[::-1])
+            server.close()
+            os._exit(0)
+        server.close()
+        os.close(writes)
+        print(client.send(b"request"), client.recv(99), client.recv(1), os.waitpid(child, 0)[1])
+        os.close(closed), client.close()
+
+
+def urgent():
+    """Urgent data that the receiver has in the stream (SO_OOBINLINE)."""
+    with socket.create_server((V4, 0)) as listener:
+        client = socket.create_connection(listener.getsockname(), timeout=60)
+        server, _ = listener.accept()
+        server.settimeout(60)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
+        print(client.send(b"before"), client.send(b"urgent", socket.MSG_OOB), read_all(server, 12))
+        client.close(), server.close()
+
+
+def no_descriptor_left():
+    """A thread that waits for the first time when the process has no descriptor left."""
+    with socket.create_server((V4, 0)) as listener, select.epoll() as epoll:
+        epoll.register(listener)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+        taken = []
+        try:
+            while True:
+                taken.append(os.dup(0))
+        except OSError as error:
+            print(errno.errorcode[error.errno])
+        thread = threading.Thread(target=lambda: print(epoll.poll(0.01)))
+        thread.start(), thread.join()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in taken:
+            os.close(fd)
+
+
+LISTENS = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as parent:
+    parent.connect(sys.argv[1])
+    listener = socket.create_server(("127.0.0.1", 0))
+    socket.send_fds(parent, [b"."], [listener.fileno()])
+    print("the other", listener.accept()[0].recv(9))
+"""
+
+
+def shared_listener():
+    """Two processes have a listener: connections of one of them to it are for both."""
+    path = f"/tmp/abey-hairpin-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as meeting:
+        meeting.bind(path), meeting.listen()
+        child = subprocess.Popen([sys.executable, "-c", LISTENS, path], stdout=subprocess.PIPE)
+        stream, _ = meeting.accept()
+        os.unlink(path)
+        listener = socket.socket(fileno=socket.recv_fds(stream, 9, 1)[1][0])
+        listener.listen()
+        client = socket.create_connection(listener.getsockname(), timeout=60)
+        client.sendall(b"shared")
+        print(child.communicate(timeout=60)[0], child.returncode)
+        client.close(), listener.close(), stream.close()
+
+
 def wildcard():
     with socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener:
         port = listener.getsockname()[1]
@@ -200,4 +274,5 @@ if "mine" in mine:
 if "shared" in mine:
     for address in (V4, V6):
         refused(address)
+    inherited(), urgent(), no_descriptor_left(), shared_listener()
     another_process(), wildcard(), control_messages(), ipv6_only()

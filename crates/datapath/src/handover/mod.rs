@@ -64,7 +64,7 @@ use abey_tcpip::{ExportError, IoError, SocketId};
 use serde::{Deserialize, Serialize};
 use slotmap::{Key, KeyData};
 
-pub(crate) use self::pump::Pumps;
+pub(crate) use self::pump::{IsInherited, Pumps};
 pub use self::server::{HandOverAddress, HandOverServer, Question, Responder};
 use crate::host::Host;
 use crate::shard::{Shard, SocketKey};
@@ -149,11 +149,13 @@ pub(crate) fn hand_over_to_kernel(
     }
 }
 
-/// Hands a connection over: to the kernel if it can take it and there is a socket for it, otherwise to a pump.
+/// Hands a connection over: to the kernel if it can take it and there is a socket for it, otherwise to a pump, which outlives
+/// the stream while the connection `is_inherited`.
 pub(crate) fn hand_over(
     host: &Arc<Host>,
     key: ConnectionKey,
     socket: Option<BorrowedFd<'_>>,
+    is_inherited: Option<IsInherited>,
 ) -> Result<HandedOver, HandOverError> {
     if host.is_shut_down() {
         return Err(HandOverError::RuntimeDropped);
@@ -172,7 +174,7 @@ pub(crate) fn hand_over(
             Err(kernel::Failure::Kernel(reason)) => host.pumps.record_refusal(reason),
         }
     }
-    pump::start(host, key).map(HandedOver::Pump)
+    pump::start(host, key, is_inherited).map(HandedOver::Pump)
 }
 
 /// Returns where a connection was moved to, if it was.

@@ -5,6 +5,7 @@
 //! | shuts down writing | FIN |
 //! | has closed its last descriptor | is closed; with a reset if there is unread data |
 //! | does not read | the window closes |
+//! | sends urgent data | sent in the stream, without the mark |
 //!
 //! | the peer | the program |
 //! | --- | --- |
@@ -13,14 +14,18 @@
 //! | does not read | the program's writes block |
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use abey_tcpip::{IoError, Readiness, Shutdown};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, shutdown, socketpair};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, shutdown, socketpair, sockopt,
+};
 
 use super::{ConnectionKey, HandOverError};
 use crate::error::Error;
@@ -30,27 +35,56 @@ use crate::shard::ShardSocket;
 use crate::socket::TcpStream;
 use crate::wait::wait_any;
 
+/// How often a pump checks whether a closed connection is still inherited.
+const INHERITED_CHECK: Duration = Duration::from_millis(200);
+
+/// Returns whether another process may ask for a connection that this process has closed.
+pub(crate) type IsInherited = Box<dyn Fn() -> bool + Send>;
+
 /// Most bytes that wait in a pump in each direction.
 const BUFFER: usize = 64 << 10;
 
 /// The pumps of a runtime: the descriptors that stand for connections, until the streams that were handed over are closed.
 #[derive(Debug, Default)]
 pub(crate) struct Pumps {
-    ends: Mutex<HashMap<ConnectionKey, OwnedFd>>,
+    ends: Mutex<HashMap<ConnectionKey, End>>,
     /// Why the kernel did not take the latest connection that a pump serves instead.
     refusal: Mutex<Option<io::Error>>,
 }
 
+/// The descriptor that stands for a connection.
+struct End {
+    descriptor: OwnedFd,
+    /// Set while other processes have inherited the connection and have not asked for it.
+    is_inherited: Option<IsInherited>,
+    /// This process has closed the stream.
+    is_closed: bool,
+}
+
+impl fmt::Debug for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("End")
+            .field("descriptor", &self.descriptor)
+            .field("is_closed", &self.is_closed)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Pumps {
-    fn ends(&self) -> MutexGuard<'_, HashMap<ConnectionKey, OwnedFd>> {
+    fn ends(&self) -> MutexGuard<'_, HashMap<ConnectionKey, End>> {
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a copy of the descriptor that stands for a connection, if a pump serves it; `Some(None)` if the process has no
-    /// descriptor left.
+    /// descriptor left. A connection that this process has closed is given to the first process that asks.
     #[expect(clippy::option_option, reason = "no pump, or no descriptor")]
     pub(super) fn end(&self, key: ConnectionKey) -> Option<Option<OwnedFd>> {
-        self.ends().get(&key).map(|end| end.try_clone().ok())
+        let mut ends = self.ends();
+        let end = ends.get(&key)?;
+        if !end.is_closed {
+            return Some(end.descriptor.try_clone().ok());
+        }
+        ends.remove(&key).map(|end| Some(end.descriptor))
     }
 
     /// Records why the kernel did not take a connection.
@@ -64,32 +98,61 @@ impl Pumps {
     }
 
     /// Forgets the descriptor of a connection whose stream is closed, so that the pump notices when the program closes its
-    /// copies.
+    /// copies. That of an inherited connection is kept until a process asks for it.
     pub(crate) fn forget(&self, key: ConnectionKey) {
-        let end = self.ends().remove(&key);
-        drop(end);
+        let mut ends = self.ends();
+        match ends.get_mut(&key) {
+            Some(end) if end.is_inherited.is_some() => end.is_closed = true,
+            _ => drop(ends.remove(&key)),
+        }
+    }
+
+    /// Returns whether the pump must check again whether a process may ask for a connection. Forgets one that is closed and that
+    /// no process has any more.
+    fn check_inherited(&self, key: ConnectionKey) -> bool {
+        let mut ends = self.ends();
+        let Some(End { is_inherited: Some(is_inherited), is_closed, .. }) = ends.get(&key) else { return false };
+        let is_over = *is_closed && !is_inherited();
+        if is_over {
+            ends.remove(&key);
+        }
+        !is_over
     }
 }
 
 /// Starts to serve a connection. Returns the descriptor that stands for it.
-pub(super) fn start(host: &Arc<Host>, key: ConnectionKey) -> Result<OwnedFd, HandOverError> {
+pub(super) fn start(
+    host: &Arc<Host>,
+    key: ConnectionKey,
+    is_inherited: Option<IsInherited>,
+) -> Result<OwnedFd, HandOverError> {
     // Held until the end is in the table, so that a thread that finds the connection moved finds its end.
     let mut ends = host.pumps.ends();
     if let Some(end) = ends.get(&key) {
-        return Ok(end.try_clone()?);
+        return Ok(end.descriptor.try_clone()?);
     }
     let (shard, socket) = key.find(host)?;
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let (ours, programs) = pair.map_err(io::Error::from)?;
+    // Urgent data stays in the stream (RFC 6093, section 4).
+    sockopt::set_socket_oobinline(&ours, true).map_err(io::Error::from)?;
     let copy = programs.try_clone()?;
     let id = shard.with(|core| {
         let now = core.stack_now();
         core.stack.reissue(now, socket)
     })?;
     let stream = TcpStream::adopt(host, ShardSocket { shard: shard.clone(), id });
-    let pump =
-        Pump { stream, end: ours, to_program: Vec::new(), to_peer: Vec::new(), read_ended: false, write_ended: false };
-    ends.insert(key, copy);
+    let pump = Pump {
+        host: host.clone(),
+        key,
+        stream,
+        end: ours,
+        to_program: Vec::new(),
+        to_peer: Vec::new(),
+        read_ended: false,
+        write_ended: false,
+    };
+    ends.insert(key, End { descriptor: copy, is_inherited, is_closed: false });
     drop(ends);
     // If the thread cannot start, the stream is dropped, which closes the connection: nothing else could serve it.
     let started = std::thread::Builder::new().name("abey-pump".to_owned()).spawn(move || pump.run());
@@ -99,6 +162,9 @@ pub(super) fn start(host: &Arc<Host>, key: ConnectionKey) -> Result<OwnedFd, Han
 
 /// A pump.
 struct Pump {
+    host: Arc<Host>,
+    /// The connection's name before the pump had it.
+    key: ConnectionKey,
     stream: TcpStream,
     /// This end of the pair.
     end: OwnedFd,
@@ -202,7 +268,9 @@ impl Pump {
         let is_polled = self.to_peer.is_empty() || !self.to_program.is_empty();
         let kernel = PumpWait { end: is_polled.then(|| self.end.as_fd()), events };
         let sockets = self.stream.sockets();
-        let waited = wait_any(sockets.iter().map(|socket| (socket, interest)), None, None, Some(&kernel));
+        let must_check = self.host.pumps.check_inherited(self.key);
+        let until = must_check.then(|| self.host.clock().after(INHERITED_CHECK));
+        let waited = wait_any(sockets.iter().map(|socket| (socket, interest)), until, None, Some(&kernel));
         waited.is_ok() && !self.is_abandoned()
     }
 

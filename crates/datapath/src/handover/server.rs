@@ -241,7 +241,7 @@ impl Family {
                 };
             }
         };
-        match hand_over(&self.host, connection, descriptor.as_ref().map(AsFd::as_fd)) {
+        match hand_over(&self.host, connection, descriptor.as_ref().map(AsFd::as_fd), None) {
             Ok(HandedOver::Kernel) => (Answer::Kernel, None),
             Ok(HandedOver::Pump(end)) => (Answer::Pump, Some(end)),
             Err(HandOverError::NotEstablished) => (Answer::NotEstablished, None),

@@ -459,7 +459,20 @@ impl TcpStream {
     /// # Errors
     /// See [`HandOverError`]. Then the stream is unchanged.
     pub fn hand_over(&self, socket: BorrowedFd<'_>) -> Result<HandedOver, HandOverError> {
-        handover::hand_over(&self.0.host, self.0.key(), Some(socket))
+        handover::hand_over(&self.0.host, self.0.key(), Some(socket), None)
+    }
+
+    /// Hands the connection over as [`Self::hand_over`], before this process closes it. `is_inherited` returns whether another
+    /// process may still [ask](crate::handover::HandOverAddress) for it: a pump waits for that, and then serves it alone.
+    ///
+    /// # Errors
+    /// See [`HandOverError`]. Then the stream is unchanged.
+    pub fn hand_over_inherited(
+        &self,
+        socket: BorrowedFd<'_>,
+        is_inherited: impl Fn() -> bool + Send + 'static,
+    ) -> Result<HandedOver, HandOverError> {
+        handover::hand_over(&self.0.host, self.0.key(), Some(socket), Some(Box::new(is_inherited)))
     }
 
     /// Moves the connection into `socket` as [`Self::hand_over`] does, and never makes a socket pair.

@@ -114,6 +114,55 @@ fn every_owner_learns_where_the_connection_went() {
 }
 
 #[test]
+fn another_process_gets_a_connection_that_was_closed_here() {
+    let (client, server) = pair(mode("base"), 1);
+    let requests = client.serve_hand_overs().expect("a thread");
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    let (near, far) = connected(&client, &server);
+    let key = near.key();
+    drop(near.hand_over_inherited(socket.as_fd(), || true).expect("handed over"));
+    drop(near);
+    let HandedOver::Pump(end) = requests.address().request(key, socket.as_fd()).expect("handed over") else {
+        panic!("no kernel has this NIC")
+    };
+    let end = with_timeouts(end);
+    send(&far, 0..1000);
+    far.shutdown(abey_datapath::Shutdown::Write).expect("open");
+    receive(&end, 1000);
+    drop(end);
+    assert_eq!(far.read(&mut [0]).expect("the end"), 0);
+    drop(far);
+    // No process asks for this one.
+    let (near, far) = connected(&client, &server);
+    let is_inherited = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let asked = is_inherited.clone();
+    let check = move || asked.load(std::sync::atomic::Ordering::SeqCst);
+    drop(near.hand_over_inherited(socket.as_fd(), check).expect("handed over"));
+    drop(near);
+    is_inherited.store(false, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(far.read(&mut [0]).expect("the end"), 0);
+    drop(far);
+    eventually("the pumps end", || client.census().held == 0 && server.census().held == 0);
+}
+
+#[test]
+fn urgent_data_stays_in_the_stream() {
+    let (client, server) = pair(mode("base"), 1);
+    let (near, far) = connected(&client, &server);
+    let end = pumped(&near);
+    rustix::net::send(&end, b"abc", rustix::net::SendFlags::OOB).expect("sent");
+    end.shutdown(Shutdown::Write).expect("open");
+    let mut bytes = [0; 8];
+    let mut count = 0;
+    while count < 3 {
+        let more = far.read(&mut bytes[count..]).expect("read");
+        assert_ne!(more, 0, "{:?}", &bytes[..count]);
+        count += more;
+    }
+    assert_eq!(&bytes[..3], b"abc");
+}
+
+#[test]
 fn a_program_that_does_not_read_stops_the_peer() {
     let (client, server) = pair(mode("base"), 1);
     let (near, far) = connected(&client, &server);

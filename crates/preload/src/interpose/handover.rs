@@ -171,7 +171,11 @@ pub(super) fn before_close(fd: c_int, object: &Arc<Entry>) {
     errno::preserve_errno(|| {
         uninterposed(|| match role {
             Role::Stream(stream) => {
-                if let Some(HandedOver::Pump(end)) = hand_over_stream(fd, stream, Reason::Close) {
+                let forks = socket.forks;
+                let is_inherited = move || uninterposed(|| super::lifeline::is_shared(forks));
+                // SAFETY: open for the rest of the program's call, which names it.
+                let descriptor = unsafe { BorrowedFd::borrow_raw(fd) };
+                if let Ok(HandedOver::Pump(end)) = stream.hand_over_inherited(descriptor, is_inherited) {
                     replace(fd, &end);
                 }
             }

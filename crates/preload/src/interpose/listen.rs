@@ -76,12 +76,20 @@ pub(crate) fn listen(fd: c_int, backlog: c_int) -> Option<c_int> {
     if !is_tcp(fd) {
         return None;
     }
+    let is_shared = int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
     // SAFETY: the call takes no pointers.
     let answer = unsafe { real::LISTEN.get()(fd, backlog) };
     let at = errno::preserve_errno(|| socket_address::bound_addr(fd)).filter(|at| is_on_nic(config, fd, *at));
     let Some(at) = at else { return Some(answer) };
     if answer == 0 {
         record_listener(config, fd, at, backlog, None);
+        if is_shared {
+            fd_table::with_socket(fd, |socket| {
+                if let Some(listening) = socket.listening.get() {
+                    listening.is_shared.store(true, Ordering::Relaxed);
+                }
+            });
+        }
     } else if crate::errno::errno() == libc::EADDRINUSE && is_taken_by_other_program(config, at) {
         // SO_REUSEADDR allows two sockets to be bound to the address, but not to listen.
         record_listener(config, fd, at, backlog, Some(at));
@@ -132,6 +140,7 @@ fn record_listener(
         group: (int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(1)).then_some(Group { addr: at, v6_only }),
         opening: Once::new(),
         is_shut_down: AtomicBool::new(false),
+        is_shared: AtomicBool::new(false),
         balance: AcceptBalance::default(),
         process: std::process::id(),
         credit: AcceptCredit::default(),
@@ -164,11 +173,13 @@ pub(super) fn open_deferred(socket: &Socket, fd: c_int) {
     }
 }
 
-/// Opens the datapath's listener of this process that receives connections to `to`. Returns whether there is one.
+/// Opens the datapath's listener of this process that receives connections to `to`. Returns whether there is one. The kernel
+/// has the connections of a process to a listener that it shares, since the other processes shall accept some of them.
 pub(super) fn open_at(to: SocketAddr) -> bool {
     let receives = |entry: &Entry| {
         let Entry::Socket(socket) = entry else { return false };
-        socket.listening.get().is_some_and(|listening| listening.receives(to))
+        let is_for_all = |one: &ListenState| one.receives(to) && !one.is_shared.load(Ordering::Relaxed);
+        socket.listening.get().is_some_and(|listening| is_for_all(listening))
     };
     let Some((fd, _)) = fd_table::find(receives).into_iter().next() else { return false };
     let is_open = fd_table::with_socket(fd, |socket| {

@@ -26,6 +26,8 @@ pub(crate) struct ListenState {
     pub(super) opening: Once,
     /// `shutdown` was called, and the socket listens no more.
     pub(crate) is_shut_down: AtomicBool,
+    /// Another process listened on the socket before this one did.
+    pub(super) is_shared: AtomicBool,
     pub(crate) balance: AcceptBalance,
     /// The process that called `listen`.
     pub(super) process: u32,
