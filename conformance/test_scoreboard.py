@@ -6,7 +6,7 @@ import unittest
 
 import run
 import scoreboard
-from suites import cpython, tap
+from suites import cpython, curl, libevent, libtest, memcached, redis, tap
 
 KERNEL = {"a": ("ok", ""), "b": ("ok", ""), "c": ("fail", "x"), "d": ("skip", ""), "e": ("hang", "")}
 ABEY = {"a": ("ok", ""), "b": ("hang", "slow"), "c": ("ok", ""), "d": ("skip", ""), "e": ("fail", "")}
@@ -57,6 +57,36 @@ class Results(unittest.TestCase):
         text = "1..4\nok 1 - a\nnot ok 2 - b\n# why\nok 3 - c # SKIP no IPv6\nok 4 - a\n"
         expected = {"a": ("ok", ""), "b": ("fail", ""), "c": ("skip", "no IPv6"), "a #2": ("ok", "")}
         self.assertEqual(tap.parse(text), expected)
+
+    def test_lines_of_libevent(self):
+        text = "a/b: [forking] OK\na/c: SKIPPED\na/d: \n  FAIL x.c:1: assert(y)\n  [d FAILED]\na/e: [forking] \na/f: DISABLED\n"
+        found = libevent.parse(text)
+        self.assertEqual({test: status for test, (status, _) in found.items()}, {
+            "a/b": "ok", "a/c": "skip", "a/d": "fail", "a/e": "crash", "a/f": "skip",
+        })
+        self.assertEqual(found["a/d"][1], "FAIL x.c:1: assert(y)")
+
+    def test_lines_of_libtest(self):
+        text = "test a ... ok\ntest b::c ... libabey.so: a line\nok\ntest d ... FAILED\ntest e ... ignored, why\ntest f ... "
+        expected = {"p::a": ("ok", ""), "p::b::c": ("ok", ""), "p::d": ("fail", ""), "p::e": ("skip", "why")}
+        self.assertEqual(libtest.parse(text, "p"), expected)
+
+    def test_a_program_of_memcached_fails_if_one_line_does_or_some_are_missing(self):
+        self.assertEqual(memcached.judge("1..2\nok 1 - a\nok 2\n", 0), ("ok", ""))
+        self.assertEqual(memcached.judge("1..0 # SKIP no TLS\n", 0), ("skip", "no TLS"))
+        self.assertEqual(memcached.judge("1..3\nok 1 - a\nnot ok 2 - b\n", 2), ("fail", "1 of 3 failed, 2 ran: 2 - b"))
+        self.assertEqual(memcached.judge("1..3\nok 1 - a\n", None)[0], "hang")
+
+    def test_lines_of_redis(self):
+        text = "\x1b[0m[\x1b[0;32mok\x1b[0m]: a (3 ms)\n[ok]: a (4 ms)\n[err]: b in tests/unit/u.tcl\nwhy\n[ignore]: c\n"
+        expected = {"u: a": ("ok", ""), "u: a #2": ("ok", ""), "u: b": ("fail", "unit/u.tcl"), "u: c": ("skip", "")}
+        self.assertEqual(redis.parse(text, "u"), expected)
+
+    def test_lines_of_curl(self):
+        text = "test 0001...[a]\n--pd---e-v- OK (1 out of 4, x)\ntest 0002...[b]\n\n 2: data FAILED:\n--- x\ntest 0003 SKIPPED: why\n"
+        text += "test 0004...[c]\n"
+        expected = {"test1": ("ok", ""), "test2": ("fail", "data"), "test3": ("skip", "why"), "test4": ("crash", "")}
+        self.assertEqual(curl.parse(text), expected)
 
 
 if __name__ == "__main__":

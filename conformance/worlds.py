@@ -25,23 +25,8 @@ class Worlds:
         return command
 
     def run(self, world, command, limit, log, **options):
-        """Runs a command in a world, for at most `limit` seconds. Returns its status, or None after the limit."""
-        with open(log, "ab") as output:
-            process = subprocess.Popen(
-                self.command(world, command),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                **options,
-            )
-            try:
-                return process.wait(limit)
-            except subprocess.TimeoutExpired:
-                return None
-            finally:
-                end_group(process)
-
+        """Runs a command in a world. Returns what [`execute`] returns."""
+        return execute(self.command(world, command), limit, log, **options)
 
     def unprivileged(self, scratch, command):
         """Returns the command that runs `command` as a user who may write to `scratch`. Some suites refuse root."""
@@ -50,6 +35,25 @@ class Worlds:
         subprocess.run(["chown", "-R", "nobody:nogroup", scratch], check=True)
         who = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"]
         return [*who, "env", f"HOME={scratch}", f"TMPDIR={scratch}", *command]
+
+
+def execute(command, limit, log, **options):
+    """Runs a command for at most `limit` seconds. Returns its status, or None after the limit."""
+    with open(log, "ab") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **options,
+        )
+        try:
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            end_group(process)
 
 
 def end_group(process):

@@ -1,7 +1,8 @@
 """The suites, by name."""
 
-from . import cpython, tap
+from . import cpython, curl, libevent, libtest, memcached, redis, tap
 
-SUITES = {suite.name: suite for suite in [*cpython.SUITES, *tap.SUITES]}
+PARTS = [cpython, tap, libevent, libtest, memcached, redis, curl]
+SUITES = {suite.name: suite for part in PARTS for suite in part.SUITES}
 # What CI runs, in half a minute.
 QUICK = ["selectors", "socketserver", "httplib", "smtplib"]
