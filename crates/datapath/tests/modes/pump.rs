@@ -116,7 +116,7 @@ fn every_owner_learns_where_the_connection_went() {
 #[test]
 fn another_process_gets_a_connection_that_was_closed_here() {
     let (client, server) = pair(mode("base"), 1);
-    let requests = client.serve_hand_overs().expect("a thread");
+    let requests = client.serve_hand_overs(None).expect("a thread");
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
     let (near, far) = connected(&client, &server);
     let key = near.key();

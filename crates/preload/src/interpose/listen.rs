@@ -140,7 +140,6 @@ fn record_listener(
         group: (int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(1)).then_some(Group { addr: at, v6_only }),
         opening: Once::new(),
         is_shut_down: AtomicBool::new(false),
-        is_shared: AtomicBool::new(false),
         balance: AcceptBalance::default(),
         process: std::process::id(),
         credit: AcceptCredit::default(),

@@ -26,13 +26,11 @@ pub(crate) struct ListenState {
     pub(super) opening: Once,
     /// `shutdown` was called, and the socket listens no more.
     pub(crate) is_shut_down: AtomicBool,
-    /// Another process listened on the socket before this one did.
-    pub(super) is_shared: AtomicBool,
     pub(crate) balance: AcceptBalance,
     /// The process that called `listen`.
     pub(super) process: u32,
     pub(super) credit: AcceptCredit,
-    /// Children of this process may accept too.
+    /// Children of this process may accept too, or another process listened on the socket before this one did.
     pub(super) is_shared: AtomicBool,
     /// Readable while connections wait in the datapath, for children; with the epoll that makes it so.
     pub(super) waiting: OnceLock<(Epoll, OwnedFd)>,
