@@ -7,15 +7,17 @@
 //! - [`spawn`] starts a child in a namespace, on some CPUs, or bound to the life of its parent.
 //! - [`namespace`] runs a test in a namespace of its own, where [`network`] makes a pair with known addresses.
 //! - [`fuzz`] runs a fuzz target in an ordinary test.
+//! - [`old_kernel`] is one without something, for a thread.
 //! - [`echo`] is a small epoll server with load for it, for tests of what the kernel does meanwhile.
 //!
-//! [`namespace`], [`network`], [`fuzz`] and [`echo`] panic where something fails: they are for tests only.
+//! [`namespace`], [`network`], [`old_kernel`], [`fuzz`] and [`echo`] panic where something fails: they are for tests only.
 
 pub mod echo;
 mod error;
 pub mod fuzz;
 pub mod namespace;
 pub mod network;
+pub mod old_kernel;
 pub mod spawn;
 pub mod veth;
 

@@ -103,23 +103,22 @@ impl Move<'_, '_> {
             ends_here();
         }
         let replayed = exported.replay(self.core.mac(), MAX_REPLAYED);
-        self.inject(&replayed);
+        let has_fin = self.inject(&replayed);
         if peer_was_first {
             ends_here();
         }
-        if exported.receive.is_shut {
+        // The peer does not repeat a FIN that was acknowledged. Reading ends behind what is in the queue in this way, too; the
+        // socket's acknowledgements do not count the FIN, and are old ones for the peer.
+        let is_fin_lost = !has_fin && exported.receive.fin == Some(exported.receive.next);
+        if exported.receive.is_shut || is_fin_lost {
             let _ = shutdown(socket, Shutdown::Read);
         }
         let _ = sockopt::set_tcp_nodelay(socket, exported.nodelay);
     }
 
-    /// Gives frames to the kernel. One that it refuses is retransmitted by the peer.
-    fn inject(&self, frames: &[Vec<u8>]) {
-        for frame in frames {
-            if self.ports.inject(frame).is_err() {
-                break;
-            }
-        }
+    /// Gives frames to the kernel. Returns whether it has taken them. Data that it refuses is retransmitted by the peer.
+    fn inject(&self, frames: &[Vec<u8>]) -> bool {
+        frames.iter().all(|frame| self.ports.inject(frame).is_ok())
     }
 }
 

@@ -25,8 +25,9 @@
 //!
 //! *What is lost.* Nothing. A segment that the XDP program redirects while step 3 happens may come too late for step 5; it is
 //! dropped and retransmitted, as if the network had lost it. A kernel without the injection of frames (before Linux 5.18) loses
-//! all segments of step 5: the peer retransmits its data, but not a FIN that was acknowledged before, so that the kernel's
-//! socket does not see the end of a stream that the peer had ended.
+//! all segments of step 5, which the peer retransmits. A FIN that was acknowledged it does not: reading is shut down in the kernel's
+//! socket instead, so that the program reads what is queued and then the end. The socket is in ESTABLISHED rather than
+//! CLOSE-WAIT, and after `close` in FIN-WAIT-2 for `tcp_fin_timeout`.
 //!
 //! *What it costs.* About a dozen system calls and a copy of the queues, during which the shard stands still; with a broker
 //! two round trips more. The kernel begins with the initial congestion window and without a round-trip time.

@@ -446,6 +446,27 @@ fn half_closed_connections_move() {
 }
 
 #[test]
+fn the_end_of_a_stream_moves_without_injected_frames() {
+    on_a_clean_wire(|bed, listener| {
+        for is_v4 in [true, false] {
+            // CLOSE-WAIT, with and without unread bytes.
+            for question in ["question", ""] {
+                let (stream, mut peer) = accepted(bed, listener, is_v4);
+                peer.write_all(question.as_bytes()).expect("written");
+                peer.shutdown(std::net::Shutdown::Write).expect("open");
+                until("the FIN arrives", || stream.readiness().contains(abey_datapath::Readiness::READ_CLOSED));
+                let mut socket = abey_testbed::old_kernel::without_injected_frames(|| moved(&stream));
+                assert_eq!(rest(&socket), question);
+                socket.write_all(b"answer").expect("written");
+                drop(socket);
+                assert_eq!(rest(&peer), "answer");
+            }
+        }
+        assert_eq!(bed.runtime.stack_counters().tcp_out_resets, 0);
+    });
+}
+
+#[test]
 fn full_buffers_move() {
     on_a_clean_wire(|bed, listener| {
         for is_v4 in [true, false] {
