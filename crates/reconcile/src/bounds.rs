@@ -70,54 +70,54 @@ impl Bounds<'_> {
         if !is_unit_name(unit) || *path != self.units.join(format!("{unit}.d")).join(DROP_IN) {
             return Err(format!("it names the file {path:?}, which is no drop-in of abey"));
         }
-        for text in [&file.before, &file.after].into_iter().flatten() {
-            self.check_text(text).map_err(|line| format!("it has a drop-in of {unit} with the line {line:?}"))?;
-        }
-        Ok(())
-    }
-
-    /// Checks that Abey could have written a drop-in.
-    ///
-    /// # Errors
-    /// The first line that it would not have written.
-    pub(crate) fn check_text<'t>(&self, text: &'t str) -> Result<(), &'t str> {
-        text.lines().find(|line| !self.is_ours(line)).map_or(Ok(()), Err)
-    }
-
-    fn is_ours(&self, line: &str) -> bool {
-        // A backslash at the end continues the line in the next one.
-        if line.ends_with('\\') || line.contains(['\r', '\0']) {
-            return false;
-        }
-        if line.is_empty() || line.starts_with('#') || line == "[Service]" {
-            return true;
-        }
-        if let Some(cpus) = line.strip_prefix("CPUAffinity=") {
-            return !cpus.is_empty() && cpus.chars().all(|c| c.is_ascii_digit() || c == ',' || c == '-');
-        }
-        let Some((name, value)) = line.strip_prefix("Environment=").and_then(|line| line.split_once('=')) else {
-            return false;
-        };
-        // White space and quotes would begin another variable, and a percent sign a specifier.
-        if value.contains(|c: char| c.is_whitespace() || c.is_control() || "\"'%\\".contains(c)) {
-            return false;
-        }
-        match name {
-            "LD_PRELOAD" => self.is_library(Path::new(value)),
-            _ => name.strip_prefix("ABEY_").is_some_and(is_variable_name),
-        }
+        // The text after the change is compared with the file, and never written.
+        let before = file.before.as_deref().unwrap_or_default();
+        let foreign = foreign_line(before, |path| is_library(path) && self.is_safe_library(path));
+        foreign.map_or(Ok(()), |line| Err(format!("it has a drop-in of {unit} with the line {line:?}")))
     }
 
     /// Whether only root (or this user) can have put a library at this path, and not by way of the directory of journals.
-    fn is_library(&self, path: &Path) -> bool {
-        let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    fn is_safe_library(&self, path: &Path) -> bool {
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        path.is_absolute()
-            && plain
-            && path.file_name().is_some_and(|name| name == FILE_NAME)
-            && !real.starts_with(fs::canonicalize(self.journals).unwrap_or_else(|_| self.journals.to_owned()))
+        !real.starts_with(fs::canonicalize(self.journals).unwrap_or_else(|_| self.journals.to_owned()))
             && [path, &real].into_iter().flat_map(Path::ancestors).all(is_safe)
     }
+}
+
+/// Returns the first line of a drop-in that Abey would not have written, if there is one. `is_library` judges the path of a
+/// library.
+pub(crate) fn foreign_line(text: &str, is_library: impl Fn(&Path) -> bool) -> Option<&str> {
+    text.lines().find(|line| !is_ours(line, &is_library))
+}
+
+fn is_ours(line: &str, is_library: impl Fn(&Path) -> bool) -> bool {
+    // A backslash at the end continues the line in the next one.
+    if line.ends_with('\\') || line.contains(['\r', '\0']) {
+        return false;
+    }
+    if line.is_empty() || line.starts_with('#') || line == "[Service]" {
+        return true;
+    }
+    if let Some(cpus) = line.strip_prefix("CPUAffinity=") {
+        return !cpus.is_empty() && cpus.chars().all(|c| c.is_ascii_digit() || c == ',' || c == '-');
+    }
+    let Some((name, value)) = line.strip_prefix("Environment=").and_then(|line| line.split_once('=')) else {
+        return false;
+    };
+    // White space and quotes would begin another variable, and a percent sign a specifier.
+    if value.contains(|c: char| c.is_whitespace() || c.is_control() || "\"'%\\".contains(c)) {
+        return false;
+    }
+    match name {
+        "LD_PRELOAD" => is_library(Path::new(value)),
+        _ => name.strip_prefix("ABEY_").is_some_and(is_variable_name),
+    }
+}
+
+/// Whether a path is that of Abey's library, by its name.
+pub(crate) fn is_library(path: &Path) -> bool {
+    let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
+    path.is_absolute() && path.components().all(is_plain) && path.file_name().is_some_and(|name| name == FILE_NAME)
 }
 
 /// Whether no other user can replace what this path names. A path that does not exist yet is created by the owner of
@@ -168,7 +168,9 @@ mod tests {
         let bounds = Bounds { journals: Path::new("/run/abey"), units: Path::new("/run/systemd/system") };
         let ours = "# Written by `abey apply` as /etc/abey/policy.toml says.\n[Service]\n\
                     Environment=LD_PRELOAD=/usr/lib/libabey.so\nEnvironment=ABEY_EPOLL=0,64,1\nCPUAffinity=0-3,5\n";
-        assert_eq!(bounds.check_text(ours), Ok(()));
+        let foreign =
+            |text: &str| foreign_line(text, |path| is_library(path) && bounds.is_safe_library(path)).map(str::to_owned);
+        assert_eq!(foreign(ours), None);
         for line in [
             "ExecStart=/bin/sh",
             "ExecStartPre=+/bin/sh",
@@ -187,7 +189,7 @@ mod tests {
             "CPUAffinity=0 \"",
             " [Service]",
         ] {
-            assert_eq!(bounds.check_text(&format!("[Service]\n{line}\n")), Err(line));
+            assert_eq!(foreign(&format!("[Service]\n{line}\n")).as_deref(), Some(line));
         }
     }
 }

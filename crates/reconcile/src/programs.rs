@@ -13,7 +13,7 @@ use abey_policy::{Change, DesiredProgram, Program};
 use serde::Serialize;
 
 use crate::applied_state::AppliedStep;
-use crate::bounds::{Bounds, DROP_IN};
+use crate::bounds::{Bounds, DROP_IN, foreign_line, is_library};
 use crate::error::ReconcileError;
 use crate::permission;
 use crate::step::Step;
@@ -198,7 +198,7 @@ fn drop_in(desired: &DesiredProgram, unit: &str, bounds: Bounds<'_>) -> Result<O
     }
     let path = units.join(format!("{unit}.d")).join(DROP_IN);
     let before = fs::read_to_string(&path).ok();
-    if let Some(Err(line)) = before.as_deref().map(|text| bounds.check_text(text)) {
+    if let Some(line) = before.as_deref().and_then(|text| foreign_line(text, is_library)) {
         let (origin, path) = (&desired.origin, path.display());
         return Err(ReconcileError::Impossible(format!(
             "{origin}: {path} was not written by abey (it has the line {line:?}): give that file another name"
