@@ -105,8 +105,8 @@ pub(crate) fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Fault> {
     if header[0] >> 4 != 4 || header_len < V4_HEADER_LEN || header_len > whole.len() {
         return Err(Fault::Header);
     }
-    let (with_options, payload) = whole.split_at(header_len);
-    if !Sum::default().add(with_options).is_valid() {
+    let payload = &whole[header_len..];
+    if !Sum::default().add(header).add(&whole[V4_HEADER_LEN..header_len]).is_valid() {
         return Err(Fault::Checksum);
     }
     if u16::from_be_bytes([header[6], header[7]]) & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0 {

@@ -130,7 +130,9 @@ impl Ring {
 
     fn grow(&mut self, size: usize) {
         let mut grown = Vec::with_capacity(size);
-        grown.extend_from_slice(&self.memory[self.head..]);
+        if !self.memory.is_empty() {
+            grown.extend_from_slice(&self.memory[self.head..]);
+        }
         if self.head > 0 {
             // An out-of-order range may have wrapped although the end of the memory was not reached.
             grown.resize(self.size() - self.head, 0);
