@@ -73,6 +73,14 @@ impl FrameSink for SingleFrame<'_> {
     }
 }
 
+/// Result of writing a socket's next frame.
+struct Written {
+    /// Length of the frame, unless it waits for its neighbour.
+    len: Option<usize>,
+    /// Whether the socket may have another frame.
+    more: bool,
+}
+
 /// Result of one socket's turn.
 enum Turn {
     /// The socket has no more output now.
@@ -162,20 +170,23 @@ impl Stack {
                 turn = Turn::Done;
                 break;
             };
-            if let Some(len) = written {
+            if let Some(len) = written.len {
                 let info = self.link.frame_info(&slot[..len]);
                 self.counters.frames_sent += 1;
                 sink.commit(len, info);
                 *sent += 1;
+            }
+            if !written.more {
+                turn = Turn::Done;
+                break;
             }
         }
         self.after_turn(id);
         turn
     }
 
-    /// Writes the next frame of socket `id`. Returns `None` if there is none, and `Some(None)` if it waits for its
-    /// neighbour.
-    fn write_next(&mut self, now: Instant, id: SocketId, slot: &mut [u8]) -> Option<Option<usize>> {
+    /// Writes the next frame of socket `id`. Returns `None` if there is none.
+    fn write_next(&mut self, now: Instant, id: SocketId, slot: &mut [u8]) -> Option<Written> {
         let Self { sockets, link, counters, fragment_ids, budgets, .. } = self;
         match &mut sockets.get_mut(id)?.socket {
             Socket::Listener(_) | Socket::Moved(_) => None,
@@ -183,7 +194,8 @@ impl Stack {
                 let settings = link.config.settings();
                 let mut cx = Context { now, settings, counters: &mut *counters, budgets };
                 let outgoing = connection.next_segment(&mut cx)?;
-                Some(write_segment(link, counters, now, connection, &outgoing, slot))
+                let len = write_segment(link, counters, now, connection, &outgoing, slot);
+                Some(Written { len, more: connection.has_output() })
             }
             Socket::Datagram(socket) => {
                 if !socket.is_fragmenting() {
@@ -191,12 +203,13 @@ impl Stack {
                     counters.udp_out_datagrams += 1;
                     let frame = frame_len(datagram.peer.ip(), udp::HEADER_LEN + datagram.payload.len());
                     if frame <= ETHERNET_HEADER_LEN + link.config.settings().mtu {
-                        return Some(write_datagram(link, counters, now, socket, &datagram, slot));
+                        let len = write_datagram(link, counters, now, socket, &datagram, slot);
+                        return Some(Written { len, more: true });
                     }
                     fragment_ids.1 += 1;
                     socket.fragment(&datagram, fragment_ids.0.hash(fragment_ids.1) as u32);
                 }
-                Some(write_fragment(link, counters, now, socket, slot))
+                Some(Written { len: write_fragment(link, counters, now, socket, slot), more: true })
             }
         }
     }
