@@ -57,19 +57,34 @@ pub(super) fn inject(pass: BorrowedFd<'_>, index: u32, frame: &[u8]) -> io::Resu
     if frame.len() > MAX_FRAME {
         return Err(io::ErrorKind::InvalidInput.into());
     }
+    run(pass, index, frame, LIVE_FRAMES, 1).map(drop)
+}
+
+/// Runs a program `repeat` times on a frame as from the device of this index. Returns its verdict, and the mean duration of a run
+/// in nanoseconds.
+///
+/// # Errors
+/// Those of the command.
+pub(super) fn run(
+    program: BorrowedFd<'_>,
+    index: u32,
+    frame: &[u8],
+    flags: u32,
+    repeat: u32,
+) -> io::Result<(u32, u32)> {
     let context = Context { data_end: frame.len() as u32, ingress_ifindex: index, ..Context::default() };
-    let run = TestRun {
-        prog_fd: pass.as_raw_fd().cast_unsigned(),
+    let mut run = TestRun {
+        prog_fd: program.as_raw_fd().cast_unsigned(),
         data_size_in: frame.len() as u32,
         data_in: frame.as_ptr().addr() as u64,
-        repeat: 1,
+        repeat,
         ctx_size_in: size_of::<Context>() as u32,
         ctx_in: (&raw const context).addr() as u64,
-        flags: LIVE_FRAMES,
-        batch_size: 1,
+        flags,
+        batch_size: u32::from(flags & LIVE_FRAMES != 0),
         ..TestRun::default()
     };
-    // SAFETY: the kernel reads the attributes, the frame and the context, which live through the call.
-    let answer = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw const run, size_of::<TestRun>()) };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    // SAFETY: the kernel reads the frame and the context, and reads and writes the attributes, which live through the call.
+    let answer = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut run, size_of::<TestRun>()) };
+    if answer == 0 { Ok((run.retval, run.duration)) } else { Err(io::Error::last_os_error()) }
 }

@@ -22,6 +22,8 @@ mod queue;
 mod rings;
 mod shape;
 mod socket;
+#[cfg(test)]
+mod verdicts;
 
 pub(crate) use device::XdpDevice;
 pub use ports::{Ports, PortsError};

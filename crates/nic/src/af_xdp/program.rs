@@ -135,6 +135,14 @@ impl Program {
         self.change_port(Protocol::Tcp, local.port(), |_| ())
     }
 
+    /// Runs the program on a frame without any effect. Returns its verdict and the duration of a run in nanoseconds.
+    #[cfg(test)]
+    pub(super) fn try_on(&self, index: u32, frame: &[u8], repeat: u32) -> io::Result<(u32, u32)> {
+        let loaded = lock(&self.loaded);
+        let program: &Xdp = loaded.program(filter::PROGRAM).expect("it is loaded").try_into().expect("an XDP program");
+        inject::run(program.fd().expect("it is attached").as_fd(), index, frame, 0, repeat)
+    }
+
     /// Gives a frame to the kernel as if the device of this index had received it.
     pub(super) fn inject(&self, index: u32, frame: &[u8]) -> io::Result<()> {
         let pass = self.pass.get_or_init(|| load_pass(&mut lock(&self.loaded)).ok());

@@ -50,6 +50,12 @@ impl XdpQueue {
         }
     }
 
+    /// Returns the numbers of frames that found no room in the receive ring, and that found no buffer.
+    #[cfg(test)]
+    pub(super) fn shortages(&self) -> (u64, u64) {
+        self.socket.shortages()
+    }
+
     fn device(&self) -> String {
         format!("af_xdp:{}", self.interface.name())
     }

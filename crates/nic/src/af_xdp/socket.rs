@@ -21,6 +21,13 @@ use crate::error::OpenError;
 /// Time to wait for the kernel to release a queue.
 const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 
+/// Receive buffers for each slot of the receive ring. With zero copy the driver receives every frame of the queue into one of
+/// these, also those that the kernel gets. The ring holds at most half of them, so that frames for the kernel find one although
+/// this process has stopped.
+const RECEIVE_BUFFERS: u32 = 2;
+/// Buffers for each slot: those, and one to transmit from.
+const BUFFERS: u32 = RECEIVE_BUFFERS + 1;
+
 /// A bound socket. Fields that refer to the memory and the descriptor come first, so that they are dropped first.
 pub(super) struct Socket {
     pub(super) receive: Consumer<XdpDesc>,
@@ -38,7 +45,7 @@ impl Socket {
     pub(super) fn open(facts: &Facts, queue: u32, descriptor: OwnedFd, shape: &XdpShape) -> Result<Self, OpenError> {
         let chunk = facts.chunk()?;
         let refused = |error| refusal(&facts.device, Some(queue), shape.copy, error);
-        let buffers = Buffers::new(chunk, 2 * shape.slots).map_err(refused)?;
+        let buffers = Buffers::new(chunk, BUFFERS * shape.slots).map_err(refused)?;
         buffers.register(&descriptor).map_err(refused)?;
         Self::open_with(facts, queue, descriptor, buffers, shape)
     }
@@ -52,7 +59,7 @@ impl Socket {
         shape: &XdpShape,
     ) -> Result<Self, OpenError> {
         let refused = |error| refusal(&facts.device, Some(queue), shape.copy, error);
-        let buffers = Buffers::shared(memory, facts.chunk()?, 2 * shape.slots).map_err(refused)?;
+        let buffers = Buffers::shared(memory, facts.chunk()?, BUFFERS * shape.slots).map_err(refused)?;
         if !is_bound {
             return Self::open_with(facts, queue, descriptor, buffers, shape);
         }
@@ -84,16 +91,23 @@ impl Socket {
         let chunk = buffers.chunk;
         let offsets = sockopt::xdp_mmap_offsets(&descriptor)?;
         let fd = descriptor.as_fd();
-        let mut fill = Producer::map(fd, XDP_UMEM_PGOFF_FILL_RING, offsets.fr, slots)?;
+        let mut fill = Producer::map(fd, XDP_UMEM_PGOFF_FILL_RING, offsets.fr, RECEIVE_BUFFERS * slots)?;
         let completion = Consumer::map(fd, XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr, slots)?;
         let receive = Consumer::map(fd, XDP_PGOFF_RX_RING, offsets.rx, slots)?;
         let transmit = Producer::map(fd, XDP_PGOFF_TX_RING, offsets.tx, slots)?;
-        // The first half of the buffers is for receiving, the second for transmitting.
-        for number in 0..u64::from(slots) {
-            assert!(fill.push(number * chunk as u64), "the fill ring has room for half of the buffers");
+        // The first buffers are for receiving, the others for transmitting.
+        for number in 0..u64::from(RECEIVE_BUFFERS * slots) {
+            assert!(fill.push(number * chunk as u64), "the fill ring has room for all buffers to receive into");
         }
         fill.publish();
         Ok(Self { receive, transmit, fill, completion, descriptor, buffers, zero_copy: false })
+    }
+
+    /// Returns the number of frames that found no room in the receive ring, and of those that found no buffer.
+    #[cfg(test)]
+    pub(super) fn shortages(&self) -> (u64, u64) {
+        let kernel = sockopt::xdp_statistics(&self.descriptor).expect("statistics");
+        (kernel.rx_ring_full.unwrap_or(0), kernel.rx_fill_ring_empty_descs.unwrap_or(0))
     }
 
     /// Returns the number of frames that the kernel dropped for lack of buffers or of room in the receive ring.
@@ -150,8 +164,8 @@ pub(super) fn socket_to_hand_out(
         let socket = create(facts)?;
         let prepared = || -> io::Result<OwnedFd> {
             let memory = memfd_create("abey-xdp", MemfdFlags::CLOEXEC)?;
-            ftruncate(&memory, chunk as u64 * 2 * u64::from(shape.slots))?;
-            Buffers::shared(&memory, chunk, 2 * shape.slots)?.register(&socket)?;
+            ftruncate(&memory, chunk as u64 * u64::from(BUFFERS * shape.slots))?;
+            Buffers::shared(&memory, chunk, BUFFERS * shape.slots)?.register(&socket)?;
             Ok(memory)
         };
         let memory = prepared().map_err(|error| refusal(&facts.device, None, shape.copy, error))?;
@@ -180,7 +194,7 @@ pub(super) fn socket_to_hand_out(
 
 /// Gives a new socket its four rings.
 fn create_rings(descriptor: &OwnedFd, slots: u32) -> io::Result<()> {
-    sockopt::set_xdp_umem_fill_ring_size(descriptor, slots)?;
+    sockopt::set_xdp_umem_fill_ring_size(descriptor, RECEIVE_BUFFERS * slots)?;
     sockopt::set_xdp_umem_completion_ring_size(descriptor, slots)?;
     sockopt::set_xdp_rx_ring_size(descriptor, slots)?;
     Ok(sockopt::set_xdp_tx_ring_size(descriptor, slots)?)
@@ -292,7 +306,7 @@ impl Buffers {
 
     /// The addresses of the buffers to transmit from.
     pub(super) fn for_transmit(&self) -> impl Iterator<Item = u64> + use<> {
-        let (first, chunk) = (self.bytes / 2, self.chunk);
+        let (first, chunk) = (self.bytes / BUFFERS as usize * RECEIVE_BUFFERS as usize, self.chunk);
         (first..self.bytes).step_by(chunk).map(|address| address as u64)
     }
 
