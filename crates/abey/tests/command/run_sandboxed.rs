@@ -36,11 +36,15 @@ impl Bed {
 
     /// Starts the program with the system calls that its action is for.
     fn start(&self, options: &[&str], when: &str, action: &str, calls: &[libc::c_long]) -> Running {
-        let program = self.directory.path().join("sandboxed");
         let numbers: Vec<String> = calls.iter().map(ToString::to_string).collect();
+        let numbers: Vec<&str> = numbers.iter().map(String::as_str).collect();
+        self.start_with(options, when, &[&[action], &numbers[..]].concat())
+    }
+
+    fn start_with(&self, options: &[&str], when: &str, action: &[&str]) -> Running {
+        let program = self.directory.path().join("sandboxed");
         let port = PORT.to_string();
-        let mut words = vec![program.to_str().expect("a path"), &port, when, action];
-        words.extend(numbers.iter().map(String::as_str));
+        let words = [&[program.to_str().expect("a path"), &port, when], action].concat();
         start(&self.testbed, "suspend20", options, &words)
     }
 
@@ -232,4 +236,44 @@ fn the_modes_parameters_are_left_out_where_the_program_forbids_them() {
     exchange(&mut bed.connect(&mut run), &run);
     let errors = run.terminate().errors;
     assert!(errors.contains("forbids ioctl, which sets the mode's parameters"), "{errors}");
+}
+
+/// What a program does to itself, and whether its datapath can still begin.
+const RESTRICTIONS: [(&[&str], bool); 9] = [
+    (&["prctl", "38", "1"], true), // PR_SET_NO_NEW_PRIVS
+    (&["prctl", "4", "0"], true),  // PR_SET_DUMPABLE
+    (&["chroot", "/var/empty"], true),
+    (&["limit", "8", "0"], true),        // RLIMIT_MEMLOCK: the broker has pinned the memory
+    (&["limit", "7", "9"], false),       // RLIMIT_NOFILE
+    (&["limit", "6", "0"], true),        // RLIMIT_NPROC, which root is exempt from
+    (&["limit", "1", "0"], true),        // RLIMIT_FSIZE
+    (&["limit", "9", "1000000"], false), // RLIMIT_AS
+    (&["landlock", "0"], false),
+];
+
+#[test]
+fn a_program_that_has_little_left_is_served_by_the_kernel_at_least() {
+    let Some(bed) = Bed::new() else { return };
+    fs::create_dir_all("/var/empty").expect("a directory");
+    for (action, can_begin) in RESTRICTIONS {
+        let options: &[&str] = if can_begin { &["--strict"] } else { &[] };
+        let mut program = bed.start_with(options, "listen", action);
+        if can_begin {
+            // The kernel accepts until the datapath listens. Under chroot, `abey status` does not find the process.
+            await_that(&format!("{action:?}: the datapath does not come"), || {
+                let before = accepted_by_kernel(&bed.testbed);
+                exchange(&mut bed.connect(&mut program), &program);
+                accepted_by_kernel(&bed.testbed) == before
+            });
+        }
+        let mut streams = [bed.connect(&mut program), bed.connect(&mut program)];
+        streams.iter_mut().for_each(|stream| exchange(stream, &program));
+        assert!(!program.has_ended(), "{action:?}: {}", program.errors_so_far());
+        let errors = program.terminate().errors;
+        if can_begin {
+            assert_eq!(errors, "", "{action:?}");
+        } else if !errors.contains("no landlock") {
+            assert!(errors.contains("libabey.so: ") || errors.contains("abey: "), "{action:?}: {errors}");
+        }
+    }
 }

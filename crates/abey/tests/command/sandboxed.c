@@ -2,7 +2,9 @@
 
    WHEN is `listen` (between listen and the first accept), `accept` (while a first connection is open), `child` (in a child, for
    the connection that its parent accepted) or `exec` (before it executes itself, to serve from the beginning).
-   ACTION is `kill`, `errno` or `only`: the calls end the process, fail, or are the only ones that do not end it. */
+   ACTION is `kill`, `errno` or `only`: the calls end the process, fail, or are the only ones that do not end it. Or it is
+   `limit RESOURCE VALUE` (setrlimit; RLIMIT_AS counts from what is in use), `prctl OPTION VALUE`, `chroot DIRECTORY`, or
+   `landlock 0`, which forbids all files and, where the kernel can, abstract sockets of others. */
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -15,6 +17,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -28,6 +31,53 @@ static void check(int ok, const char *what)
 	}
 }
 
+static unsigned long used(void)
+{
+	unsigned long pages = 0;
+	FILE *file = fopen("/proc/self/statm", "r");
+
+	check(file && fscanf(file, "%lu", &pages) == 1, "statm");
+	fclose(file);
+	return pages * 4096;
+}
+
+static void landlock(void)
+{
+	struct { unsigned long long files, ports, scopes; } rules = { 0x1fff, 0, 3 };
+	long version = syscall(444, NULL, 0, 1);
+	int set;
+
+	if (version < 0) {
+		fputs("no landlock\n", stderr);
+		return;
+	}
+	set = syscall(444, &rules, version >= 6 ? 24 : 8, 0);
+	check(set >= 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && syscall(446, set, 0) == 0, "landlock");
+	close(set);
+}
+
+/* Does what the arguments say, unless it is a filter. */
+static int restrict_itself(char **arguments)
+{
+	const char *what = arguments[0];
+	long number = atol(arguments[1]);
+	struct rlimit limit;
+
+	if (!strcmp(what, "limit")) {
+		limit.rlim_cur = limit.rlim_max = atol(arguments[2]) + (number == RLIMIT_AS ? used() : 0);
+		check(setrlimit(number, &limit) == 0, "limit");
+	} else if (!strcmp(what, "prctl")) {
+		check(prctl(number, atol(arguments[2]), 0, 0, 0) == 0, "prctl");
+	} else if (!strcmp(what, "chroot")) {
+		check(chroot(arguments[1]) == 0 && chdir("/") == 0, "chroot");
+	} else if (!strcmp(what, "landlock")) {
+		landlock();
+	} else {
+		return 0;
+	}
+	return 1;
+}
+
 static void forbid(char **arguments)
 {
 	struct sock_filter code[128];
@@ -35,6 +85,8 @@ static void forbid(char **arguments)
 	int only = !strcmp(arguments[0], "only");
 	unsigned int denied = SECCOMP_RET_KILL_PROCESS, listed, others;
 
+	if (restrict_itself(arguments))
+		return;
 	if (!strcmp(arguments[0], "errno"))
 		denied = SECCOMP_RET_ERRNO | EPERM;
 	listed = only ? SECCOMP_RET_ALLOW : denied;
