@@ -6,6 +6,7 @@ mod support;
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -15,7 +16,13 @@ use abey_datapath::control::{
     Answer, Change, Client, ControlError, Latencies, MAX_CLIENTS, MAX_REQUEST, RefusalKind, Reply, Role, Server,
     find_in, statuses,
 };
+use abey_datapath::handover::Question;
 use abey_delivery::{EpollBusyPoll, Mode, Nanos, PollContext};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect as connect_unix, recv, send,
+    socket_with,
+};
 use support::{EchoServer, HANG_LIMIT, connect, eventually, every_mode, mode, pair, round_trip};
 use tempfile::TempDir;
 
@@ -356,4 +363,39 @@ fn latencies_are_measured_after_the_first_query_and_only_at_the_answering_end() 
     let (least, most) = (between.quantile(0.0).expect("some"), between.quantile(1.0).expect("some"));
     assert!(Nanos::ZERO < least && least <= most, "{between:?}");
     assert_eq!(Latencies::between(&opened, &ask(1)).count, 0, "the end that asks answers nothing");
+}
+
+fn answered(_: Question, _: Option<OwnedFd>) -> std::io::Result<Option<OwnedFd>> {
+    Ok(None)
+}
+
+/// The socket for requests of child processes, to which any user can connect as well. Before: each connection without a request
+/// kept every request waiting for a second.
+#[test]
+fn connections_without_a_request_do_not_delay_those_of_children() {
+    let (client, _server) = pair(mode("base"), 1);
+    let requests = client.serve_hand_overs(Some(answered)).expect("served");
+    let name = format!("@abey-handover/{}/", std::process::id());
+    let all = fs::read_to_string("/proc/net/unix").expect("readable");
+    let name = all.split_whitespace().find(|word| word.starts_with(&name)).expect("it listens");
+    let address = SocketAddrUnix::new_abstract_name(name[1..].as_bytes()).expect("a name");
+    let stranger = || {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let socket = socket.expect("a socket");
+        connect_unix(&socket, &address).expect("connected");
+        socket
+    };
+    let strangers: Vec<OwnedFd> = (0..200).map(|_| stranger()).collect();
+    let open = || {
+        let is_open = |one: &&OwnedFd| recv(one, &mut [0; 8][..], RecvFlags::DONTWAIT) == Err(Errno::AGAIN);
+        strangers.iter().filter(is_open).count()
+    };
+    let file = fs::File::open("/dev/null").expect("a file");
+    let question = Question { kind: 0, object: 0 };
+    let asked = requests.address().ask(question, file.as_fd()).expect("answered");
+    assert!(asked.is_none());
+    eventually("the oldest are closed", || open() <= 64);
+    // The server may have closed it already.
+    let _ = send(&strangers[199], b"{}", SendFlags::NOSIGNAL);
+    eventually("the others are closed", || open() == 0);
 }

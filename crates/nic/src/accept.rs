@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -12,31 +13,30 @@ use rustix::net::{SocketFlags, accept_with};
 
 /// A listening socket, and a descriptor in reserve.
 #[derive(Debug)]
-pub(crate) struct Acceptor {
+pub struct Acceptor {
     listener: OwnedFd,
     reserve: Option<OwnedFd>,
 }
 
 /// What [`Acceptor::accept`] found.
 #[derive(Debug)]
-pub(crate) enum Accepted {
+pub enum Accepted {
     /// A connection. Its calls do not block.
     Connection(OwnedFd),
     /// None is waiting.
     Nothing,
     /// No descriptor or no memory is left. One connection was closed, or could not be: the caller polls the listener again
     /// after [`PAUSE`].
-    ///
-    /// [`PAUSE`]: crate::accept::PAUSE
     Exhausted,
 }
 
 /// Time for which a thread does not poll its listening socket after [`Accepted::Exhausted`].
-pub(crate) const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+pub const PAUSE: Duration = Duration::from_millis(100);
 
 impl Acceptor {
     /// Takes a non-blocking listening socket.
-    pub(crate) fn new(listener: OwnedFd) -> Self {
+    #[must_use]
+    pub fn new(listener: OwnedFd) -> Self {
         Self { listener, reserve: reserve() }
     }
 
@@ -44,7 +44,7 @@ impl Acceptor {
     ///
     /// # Errors
     /// When the socket does not listen.
-    pub(crate) fn accept(&mut self) -> io::Result<Accepted> {
+    pub fn accept(&mut self) -> io::Result<Accepted> {
         match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(connection) => Ok(Accepted::Connection(connection)),
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(Accepted::Nothing),

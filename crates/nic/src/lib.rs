@@ -31,7 +31,7 @@ pub mod credentials;
 pub mod ring;
 pub mod rss;
 
-mod accept;
+pub mod accept;
 mod af_xdp;
 mod claim;
 mod counters;

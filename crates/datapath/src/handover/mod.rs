@@ -56,6 +56,7 @@
 mod kernel;
 mod pump;
 mod server;
+mod waiting;
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -12,24 +12,24 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use abey_nic::accept::Acceptor;
 use abey_nic::message;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
-    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
-    sockopt,
+    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
 };
 use serde::{Deserialize, Serialize};
 
+use super::waiting::Waiting;
 use super::{ConnectionKey, HandOverError, HandedOver, hand_over};
 use crate::host::Host;
 use crate::threads::{ThreadRole, Threads};
 
-/// How long the server waits for the request of a process that has connected.
-const REQUEST_LIMIT: Duration = Duration::from_secs(1);
 /// How long a request waits for its answer, and for a handshake to end.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// How often a request is repeated while the handshake is not over.
 const RETRY: Duration = Duration::from_millis(10);
+/// How often a request is repeated whose connection was closed: too many others had connected.
+const MAX_REPEATED: usize = 5;
 
 /// Where to send requests. Plain data, for a child to inherit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,8 +120,18 @@ impl HandOverAddress {
     }
 
     fn request_once(&self, about: About, socket: BorrowedFd<'_>) -> io::Result<(Answer, Option<OwnedFd>)> {
+        let is_closed =
+            |error: &io::Error| matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
+        let mut attempts = (0..MAX_REPEATED).map(|_| self.attempt(about, socket));
+        let last = attempts.find(|answer| !answer.as_ref().is_err_and(is_closed));
+        last.unwrap_or_else(|| Err(io::ErrorKind::ConnectionReset.into()))
+    }
+
+    fn attempt(&self, about: About, socket: BorrowedFd<'_>) -> io::Result<(Answer, Option<OwnedFd>)> {
         let server = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        sockopt::set_socket_timeout(&server, sockopt::Timeout::Recv, Some(ANSWER_LIMIT))?;
+        for timeout in [sockopt::Timeout::Send, sockopt::Timeout::Recv] {
+            sockopt::set_socket_timeout(&server, timeout, Some(ANSWER_LIMIT))?;
+        }
         connect(&server, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)?;
         let request = Request { token: self.token, about };
         message::send(&server, &to_bytes(&request), &[socket])?;
@@ -158,12 +168,12 @@ impl HandOverServer {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         bind(&listener, &SocketAddrUnix::new_abstract_name(address.name.as_bytes())?)?;
-        listen(&listener, 1024)?;
+        listen(&listener, 256)?;
         let (stop, stopped) = UnixStream::pair()?;
         let (host, threads) = (host.clone(), threads.clone());
         let thread = std::thread::Builder::new().name("abey-handover".to_owned()).spawn(move || {
             threads.register(ThreadRole::HandOver);
-            run(&listener, &stopped, &Family { host, token, responder });
+            run(Waiting::new(Acceptor::new(listener)), &stopped, &Family { host, token, responder });
             threads.unregister();
         })?;
         Ok(Self { address, stop: Some(stop), thread: Some(thread) })
@@ -199,16 +209,9 @@ struct Family {
 }
 
 /// Serves requests until `stopped` is closed.
-fn run(listener: &OwnedFd, stopped: &UnixStream, family: &Family) {
-    loop {
-        let mut descriptors = [PollFd::new(stopped, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
-        if poll(&mut descriptors, None).is_err() {
-            continue;
-        }
-        if !descriptors[0].revents().is_empty() {
-            return;
-        }
-        if let Ok(client) = accept_with(listener, SocketFlags::CLOEXEC) {
+fn run(mut waiting: Waiting, stopped: &UnixStream, family: &Family) {
+    while let Some(ready) = waiting.wait(stopped) {
+        for client in ready {
             // A process that has ended needs no answer.
             let _ = family.serve(&client);
         }
@@ -218,8 +221,7 @@ fn run(listener: &OwnedFd, stopped: &UnixStream, family: &Family) {
 impl Family {
     /// Answers one request.
     fn serve(&self, client: &OwnedFd) -> io::Result<()> {
-        sockopt::set_socket_timeout(client, sockopt::Timeout::Recv, Some(REQUEST_LIMIT))?;
-        let (request, descriptors) = message::receive(client, RecvFlags::empty())?;
+        let (request, descriptors) = message::receive(client, RecvFlags::DONTWAIT)?;
         let request: Request = serde_json::from_slice(&request).map_err(|_| io::ErrorKind::InvalidData)?;
         if request.token != self.token {
             return Err(io::ErrorKind::PermissionDenied.into());

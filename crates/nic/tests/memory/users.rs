@@ -154,3 +154,52 @@ fn a_creator_without_descriptors_closes_what_it_cannot_accept() {
     drop(child.stdin.take());
     assert!(child.wait().expect("it ends").success());
 }
+
+const NAMESPACE: &str = "ABEY_NIC_TEST_NAMESPACE";
+
+/// Not a test by itself: root of a user namespace, who attacks the NIC of the machine's root and waits at a name of root's own.
+#[test]
+fn root_of_another_namespace() {
+    let Ok(name) = std::env::var(NAMESPACE) else { return };
+    assert!(nix::unistd::geteuid().is_root());
+    let stolen = attach(&name);
+    assert!(stolen.is_err(), "root of a user namespace has the memory of the machine's root");
+    let _nic = create(&format!("{name}-inside"));
+    eprintln!("ready");
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+#[test]
+fn root_of_a_user_namespace_is_not_root() {
+    if !is_root() {
+        return;
+    }
+    let name = unique("namespace");
+    let nic = create(&name);
+    let user = OTHER.to_string();
+    let mut child = Command::new("setpriv")
+        .args(["--reuid", &user, "--regid", &user, "--clear-groups", "unshare", "--user", "--map-root-user"])
+        .arg(std::env::current_exe().expect("this program"))
+        .args(["--exact", "users::root_of_another_namespace", "--nocapture"])
+        .env(NAMESPACE, &name)
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("setpriv is a program of every system");
+    let (mut said, mut line) = (std::io::BufReader::new(child.stderr.take().expect("piped")), String::new());
+    std::io::BufRead::read_line(&mut said, &mut line).expect("a line");
+    if line.starts_with("unshare:") || line.starts_with("setpriv:") {
+        eprintln!("skipped: no user namespace: {line}");
+        return;
+    }
+    assert_eq!(line, "ready\n");
+    let inside = format!("{name}-inside");
+    let refused = attach(&inside).expect_err("root takes it for a NIC of root's").to_string();
+    assert!(refused.contains(&format!("user {OTHER}")), "{refused}");
+    assert_eq!(knock(ROOT, &inside), 0, "and the machine's root is unknown in there");
+    drop(child.stdin.take());
+    assert!(child.wait().expect("it ends").success());
+    drop(nic);
+}

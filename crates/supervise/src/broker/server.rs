@@ -24,7 +24,7 @@ use super::{BrokerConfig, Claim, SharedClaims, SharedFailure, StartError};
 const BATCH: usize = 32;
 /// The most different messages that are reported: a process chooses them.
 const MAX_REPORTED: usize = 100;
-/// The most processes whose claims are remembered, some of which may have ended.
+/// The number of claims above which those of processes that have ended are forgotten.
 const MAX_CLAIMS: usize = 4096;
 
 /// The state of the broker's thread.
@@ -245,7 +245,10 @@ impl BrokerServer {
         let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         if claim == Claim::None && claims.get(&pid) != Some(&Claim::Refused) {
             claims.remove(&pid);
-        } else if claim != Claim::None && (claims.len() < MAX_CLAIMS || claims.contains_key(&pid)) {
+        } else if claim != Claim::None {
+            if claims.len() >= MAX_CLAIMS {
+                claims.retain(|pid, _| std::path::Path::new(&format!("/proc/{pid}")).exists());
+            }
             claims.insert(pid, claim);
         }
     }
