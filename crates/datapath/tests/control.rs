@@ -378,7 +378,7 @@ fn connections_without_a_request_do_not_delay_those_of_children() {
     let name = format!("@abey-handover/{}/", std::process::id());
     let all = fs::read_to_string("/proc/net/unix").expect("readable");
     let name = all.split_whitespace().find(|word| word.starts_with(&name)).expect("it listens");
-    let address = SocketAddrUnix::new_abstract_name(name[1..].as_bytes()).expect("a name");
+    let address = SocketAddrUnix::new_abstract_name(&name.as_bytes()[1..]).expect("a name");
     let stranger = || {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let socket = socket.expect("a socket");
