@@ -9,7 +9,10 @@ not installed are skipped with a printed reason. The table has one row for each 
     same     the client's commands end as they do over the kernel
     packets  packets that the datapath delivered (datapath only)
     kernel   established connections of the server in the kernel at the end of the client's commands (datapath only)
+    end      status after SIGTERM (over the kernel), and what is left then that is not left over the kernel: processes, an XDP program
     said     the lines that `abey run` and libabey.so printed
+
+With --strict, a program that the mode does not reach ends with status 3, which is right: its row says `strict`.
 """
 
 import argparse
@@ -18,7 +21,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -63,8 +65,9 @@ def ip(*words):
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
-def listens(network, port):
-    done = subprocess.run(network.command(network.server, ["ss", "-Hlnt", f"sport = :{port}"]), capture_output=True, text=True)
+def listens(network, program):
+    kind = "-Hlnu" if program.is_udp else "-Hlnt"
+    done = subprocess.run(network.command(network.server, ["ss", kind, f"sport = :{program.port}"]), capture_output=True, text=True)
     return bool(done.stdout.strip())
 
 
@@ -84,8 +87,22 @@ def delivered(abey, network):
     return sum(shard["counters"]["packets"] for one in datapaths for shard in one["shards"])
 
 
+def processes(network):
+    done = subprocess.run(["ip", "netns", "pids", network.server], capture_output=True, text=True)
+    return [int(pid) for pid in done.stdout.split()]
+
+
+def has_xdp(network):
+    done = subprocess.run(["ip", "-n", network.server, "link", "show", network.near], capture_output=True, text=True)
+    return "xdp" in done.stdout
+
+
 def fill(words, values):
     return [word.format(**values) for word in words]
+
+
+def fill_map(map, values):
+    return {name: value.format(**values) for name, value in map.items()}
 
 
 def normal(text):
@@ -97,6 +114,17 @@ def normal(text):
 class Outcome:
     def __init__(self):
         self.answers, self.packets, self.kernel, self.said, self.problem = [], None, None, [], None
+        self.status, self.left, self.log = None, [], ""
+
+    def is_refused(self):
+        """Returns whether `--strict` ended the program."""
+        return self.status == 3 and bool(self.said)
+
+    def end(self, expected):
+        """Describes how the program ended."""
+        left = [one for one in self.left if one not in expected.left]
+        kernels = [f"({expected.status})"] if self.status != expected.status else []
+        return " ".join([str(self.status), *kernels, *(["left:", *left] if left else [])])
 
 
 def run(program, world, options, network):
@@ -118,10 +146,10 @@ def run(program, world, options, network):
         command = [*abey, "--world", "datapath", "--nic", f"af_xdp:{network.near}", "--", *command]
     log = open(os.path.join(directory, "server.log"), "w+", encoding="utf-8", errors="replace")
     server = subprocess.Popen(network.command(network.server, command), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                              start_new_session=True, cwd=directory)
+                              start_new_session=True, cwd=directory, env={**os.environ, **fill_map(program.env, values)})
     try:
         begin = time.monotonic()
-        while not listens(network, program.port):
+        while not listens(network, program):
             if server.poll() is not None or time.monotonic() - begin > READY_LIMIT:
                 outcome.problem = "does not listen" if server.poll() is None else f"ended with {server.returncode}"
                 break
@@ -140,7 +168,8 @@ def run(program, world, options, network):
         if server.poll() is not None:
             outcome.problem = outcome.problem or f"ended with {server.returncode}"
     finally:
-        end(server)
+        outcome.status = end(server)
+        outcome.left = leftovers(network)
         log.seek(0)
         text = log.read()
         outcome.log = text
@@ -150,17 +179,38 @@ def run(program, world, options, network):
 
 
 def end(server):
+    """Ends a program as an administrator does, its first process only. Returns its status as a shell has it."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         try:
-            os.killpg(server.pid, sign)
-        except ProcessLookupError:
-            break
-        try:
+            server.send_signal(sign)
             server.wait(20)
             break
         except subprocess.TimeoutExpired:
             continue
-    server.wait()
+    status = server.wait()
+    return status if status >= 0 else 128 - status
+
+
+def leftovers(network):
+    """Returns what a program has left in its namespace, and ends it."""
+    begin = time.monotonic()
+    while (pids := processes(network)) and time.monotonic() - begin < 3:
+        time.sleep(0.1)
+    left = [f"process {command_name(pid)}" for pid in pids] + (["XDP program"] if has_xdp(network) else [])
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    return left
+
+
+def command_name(pid):
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return str(pid)
 
 
 def statuses(outcome):
@@ -174,7 +224,8 @@ def main():
     parser.add_argument("--world", action="append", choices=["linux", "datapath"])
     parser.add_argument("--queues", type=int, default=2)
     parser.add_argument("--strict", action="store_true")
-    parser.add_argument("--settle", type=float, default=0.5, help="seconds between the listener and the first client")
+    parser.add_argument("--settle", type=float, default=1.5, help="seconds between the listener and the first client")
+    parser.add_argument("--width", type=int, default=300, help="characters of the last column")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("programs", nargs="*")
     options = parser.parse_args()
@@ -186,7 +237,7 @@ def main():
     if unknown:
         sys.exit(f"{', '.join(sorted(unknown))}: not known; known are {', '.join(one.name for one in PROGRAMS)}")
     failed = 0
-    print(f"{'program':<20} {'world':<9} {'same':<5} {'packets':>8} {'kernel':>7}  said", flush=True)
+    print(f"{'program':<20} {'world':<9} {'same':<5} {'packets':>8} {'kernel':>7} {'end':<6} said", flush=True)
     for program in chosen:
         if missing := program.missing():
             print(f"{program.name:<20} skipped: {', '.join(missing)} not installed", flush=True)
@@ -201,12 +252,14 @@ def main():
             for world in options.world or ["linux", "datapath"]:
                 found = run(program, world, options, network)
                 same = not found.problem and statuses(found) == statuses(expected)
-                failed += not same
+                is_refused = options.strict and found.is_refused()
+                failed += not same and not is_refused
                 said = "; ".join(dict.fromkeys(normal(line) for line in found.said)) or "-"
                 cell = lambda value: "-" if value is None else str(value)
-                print(f"{program.name:<20} {world:<9} {'yes' if same else 'NO':<5} {cell(found.packets):>8} {cell(found.kernel):>7}  "
-                      f"{found.problem or ''} {said[:300]}", flush=True)
-                if options.verbose or not same:
+                mark = "yes" if same else "strict" if is_refused else "NO"
+                print(f"{program.name:<20} {world:<9} {mark:<6} {cell(found.packets):>7} {cell(found.kernel):>7} "
+                      f"{found.end(expected):<6} {found.problem or ''} {said[:options.width]}", flush=True)
+                if options.verbose or mark == "NO":
                     for words, answer in zip(program.clients, found.answers):
                         if answer[0] != 0:
                             print(f"    {' '.join(words)}: {answer[0]}\n{answer[1][-800:]}{answer[2][-800:]}", flush=True)
