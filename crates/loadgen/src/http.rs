@@ -77,6 +77,9 @@ impl ResponseParser {
             let mut line = std::mem::take(&mut self.partial);
             line.extend_from_slice(&bytes[..end]);
             bytes = &bytes[end + 1..];
+            if line.len() > MAX_LINE {
+                return Err(HttpError::NotHttp(shown(&line)));
+            }
             self.take_line(line.strip_suffix(b"\r").ok_or_else(|| HttpError::NotHttp(shown(&line)))?)?;
             line.clear();
             self.partial = line; // keeps its allocation

@@ -179,6 +179,9 @@ impl ReplyParser {
 
     /// Parses a line without its `\n`, and returns the reply that it completes.
     fn take_line(&mut self, line: &[u8]) -> Result<Option<Reply>, ProtocolError> {
+        if line.len() > MAX_LINE {
+            return Err(self.foreign(line));
+        }
         let Some(line) = line.strip_suffix(b"\r") else { return Err(self.foreign(line)) };
         if self.dialect == Dialect::Redis {
             return self.take_redis_line(line);

@@ -125,7 +125,7 @@ impl Request {
             _ => true,
         };
         is_valid.then(|| match request {
-            Self::ReportFailure(reason) => Self::ReportFailure(visible(&reason).into_owned()),
+            Self::ReportFailure(reason) => Self::ReportFailure(received(&reason)),
             other => other,
         })
     }
@@ -145,7 +145,7 @@ impl Reply {
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         Some(match serde_json::from_slice(bytes).ok()? {
-            Self::Refused(reason) => Self::Refused(visible(&reason).into_owned()),
+            Self::Refused(reason) => Self::Refused(received(&reason)),
             other => other,
         })
     }
@@ -153,6 +153,12 @@ impl Reply {
 
 fn to_bytes(message: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(message).expect("a message is JSON")
+}
+
+/// Returns a text of the other end with its control characters made visible, cut to [`MAX_TEXT_BYTES`].
+fn received(text: &str) -> String {
+    let text = visible(text);
+    text[..text.floor_char_boundary(MAX_TEXT_BYTES)].to_owned()
 }
 
 /// Returns a text without control characters, cut to [`MAX_TEXT_BYTES`].
