@@ -12,6 +12,7 @@
 //! | `socket` | `sockbusyX`: sets `SO_BUSY_POLL` on IPv4 and IPv6 sockets (`socket(7)`) |
 //! | `syscall` | numbers of interposed functions go to these; `io_uring_setup` fails with ENOSYS if epoll parameters or a datapath are set |
 //! | `listen` | opt-in: queue steering of `SO_REUSEPORT` groups |
+//! | `setrlimit` | a limit of the address space does not count what the datapath maps |
 //! | `prctl` | before a seccomp filter is installed, the library prepares for what it forbids |
 //!
 //! With `ABEY_DATAPATH`, the module `interpose` also interposes `poll`, `select`, `sigaction` (to learn the flags of the

@@ -84,6 +84,7 @@ type CloseFrom = unsafe extern "C" fn(c_int);
 type Exec = unsafe extern "C" fn();
 type ExitNow = unsafe extern "C" fn(c_int) -> !;
 type Prctl = unsafe extern "C" fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int;
+type SetLimit = unsafe extern "C" fn(c_uint, *const libc::rlimit) -> c_int;
 type AddDup2 = unsafe extern "C" fn(*mut libc::posix_spawn_file_actions_t, c_int, c_int) -> c_int;
 type Spawn = unsafe extern "C" fn(
     *mut libc::pid_t,
@@ -124,6 +125,7 @@ pub(crate) static SETSOCKOPT: Next<SetOption> = Next::required(c"setsockopt");
 pub(crate) static GETSOCKOPT: Next<GetOption> = Next::required(c"getsockopt");
 pub(crate) static FCNTL: Next<Fcntl> = Next::required(c"fcntl");
 pub(crate) static IOCTL: Next<Ioctl> = Next::required(c"ioctl");
+pub(crate) static SETRLIMIT: Next<SetLimit> = Next::required(c"setrlimit");
 pub(crate) static PRCTL: Next<Prctl> = Next::required(c"prctl");
 pub(crate) static READ: Next<Read> = Next::required(c"read");
 pub(crate) static READV: Next<Readv> = Next::required(c"readv");
@@ -188,6 +190,7 @@ pub(crate) fn prepare() {
     SENDFILE.look_up();
     SPLICE.look_up();
     PRCTL.look_up();
+    SETRLIMIT.look_up();
     SOCKETPAIR.look_up();
     EVENTFD.look_up();
     TIMERFD_CREATE.look_up();

@@ -3,7 +3,7 @@
    WHEN is `listen` (between listen and the first accept), `accept` (while a first connection is open), `child` (in a child, for
    the connection that its parent accepted) or `exec` (before it executes itself, to serve from the beginning).
    ACTION is `kill`, `errno` or `only`: the calls end the process, fail, or are the only ones that do not end it. Or it is
-   `limit RESOURCE VALUE` (setrlimit; RLIMIT_AS counts from what is in use), `prctl OPTION VALUE`, `chroot DIRECTORY`, or
+   `limit RESOURCE VALUE` (prlimit; RLIMIT_AS counts from what is in use), `prctl OPTION VALUE`, `chroot DIRECTORY`, or
    `landlock 0`, which forbids all files and, where the kernel can, abstract sockets of others. */
 
 #include <arpa/inet.h>
@@ -65,7 +65,7 @@ static int restrict_itself(char **arguments)
 
 	if (!strcmp(what, "limit")) {
 		limit.rlim_cur = limit.rlim_max = atol(arguments[2]) + (number == RLIMIT_AS ? used() : 0);
-		check(setrlimit(number, &limit) == 0, "limit");
+		check(prlimit(0, number, &limit, NULL) == 0, "limit");
 	} else if (!strcmp(what, "prctl")) {
 		check(prctl(number, atol(arguments[2]), 0, 0, 0) == 0, "prctl");
 	} else if (!strcmp(what, "chroot")) {

@@ -121,6 +121,29 @@ fn a_flood_of_syns_does_not_end_connections_of_the_kernel() {
 }
 
 #[test]
+fn full_maps_do_not_end_connections_of_the_kernel() {
+    in_namespace(|| {
+        let bed = Bed::new();
+        let listener = TcpListener::bind("10.8.0.1:80").expect("bind");
+        let (mut near_end, mut far_end) = bed.connect(&listener);
+        // The session's own port is one of them.
+        for port in 1..=u16::MAX {
+            bed.ports.register(Protocol::Tcp, port).expect("register");
+        }
+        bed.ports.register(Protocol::Udp, 1).expect("register");
+        bed.ports.register(Protocol::Udp, 2).expect_err("the map of ports is full");
+        let address = |number: u16| std::net::IpAddr::from([10, 9, (number >> 8) as u8, number as u8]);
+        let full = (0..u16::MAX).find(|number| bed.ports.serve(address(*number), true).is_err());
+        assert_eq!(full, Some(4094), "the map of addresses is full: two are those of the device");
+        let to: SocketAddr = "10.8.0.1:80".parse().expect("an address");
+        let full =
+            (1..u16::MAX).find(|port| bed.ports.pass_flow(to, SocketAddr::new(address(1), *port), false).is_err());
+        assert_eq!(full, Some(4097), "the map of held flows is full");
+        exchange(&mut near_end, &mut far_end);
+    });
+}
+
+#[test]
 fn a_connection_from_before_the_program_is_the_kernels() {
     in_namespace(|| {
         let far = veth(1);

@@ -72,6 +72,7 @@ mod inherited;
 mod iovecs;
 mod kernel_wait;
 mod lifeline;
+mod limits;
 mod linger;
 mod listen;
 mod listen_state;
