@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -19,9 +20,12 @@ DEVICE = "server0"
 NUMBERS = itertools.count()
 
 
-def why_not(worlds):
+def why_not():
     """Returns why there can be no link, if so."""
-    return None if worlds.is_isolated else "it needs root, unshare and ip, for network namespaces"
+    if os.geteuid() != 0:
+        return "it makes network namespaces: run as root"
+    missing = [program for program in ("ip", "nsenter", "ethtool") if not shutil.which(program)]
+    return f"{missing[0]} is missing" if missing else None
 
 
 class Link:

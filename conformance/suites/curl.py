@@ -56,7 +56,7 @@ class Curl:
     )
 
     def why_not(self, options):
-        return self.source.why_not(options)
+        return link.why_not() or self.source.why_not(options)
 
     def run(self, world, worlds, options, only=None):
         """Returns {test: (status, reason)}, of all tests or of those in `only`."""

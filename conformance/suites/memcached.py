@@ -47,7 +47,7 @@ class Memcached:
     )
 
     def why_not(self, options):
-        return libevent.SOURCE.why_not(options) or self.source.why_not(options)
+        return link.why_not() or libevent.SOURCE.why_not(options) or self.source.why_not(options)
 
     def run(self, world, worlds, options, only=None):
         """Returns {test: (status, reason)}, of all tests or of those in `only`."""

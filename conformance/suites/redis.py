@@ -48,7 +48,7 @@ class Redis:
     def why_not(self, options):
         if not shutil.which("tclsh8.6"):
             return "tclsh8.6 is missing: install tcl"
-        return self.source.why_not(options)
+        return link.why_not() or self.source.why_not(options)
 
     def run(self, world, worlds, options, only=None):
         """Returns {test: (status, reason)}, of all tests or of those in `only`."""
