@@ -8,8 +8,8 @@ import tempfile
 from sources import Tarball
 
 LINE = re.compile(r"^(not )?ok \d+(?: - | )?(.*?)(?: # (SKIP|TODO)\b ?(.*))?$")
-# The limit of a whole suite, and of one test that is repeated.
-SUITE_LIMIT, TEST_LIMIT = 900, 120
+# The limit of a whole suite, and of one test that is repeated. A test that failed may leave a process that does not end.
+SUITE_LIMIT, TEST_LIMIT = 400, 30
 
 
 def parse(text, prefix=""):
