@@ -79,22 +79,66 @@ fn output_and_status_are_unchanged() {
 /// The start of the line about a refused io_uring.
 const NO_RING: &str = "libabey.so: the program's io_uring_setup failed";
 
-/// Compiles tests/syscall.c. Returns false and prints the reason if there is no C compiler.
-fn compile(program: &Path) -> bool {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/syscall.c");
-    let Ok(status) = Command::new("cc").args(["-O1", "-o"]).arg(program).arg(source).status() else {
-        eprintln!("skipped: there is no C compiler");
+/// Compiles a program of this directory. Returns false and prints the reason if there is no such compiler.
+fn compile(compiler: &str, source: &str, program: &Path) -> bool {
+    let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests")).join(source);
+    let Ok(status) = Command::new(compiler).args(["-O1", "-o"]).arg(program).arg(source).status() else {
+        eprintln!("skipped: there is no {compiler}");
         return false;
     };
     assert!(status.success(), "{status}");
     true
 }
 
+/// A NIC without a peer, in whose programs the library's functions are active.
+const ALONE: &str = r#"{"nic":"memory:self","mode":"base","addresses":["127.0.0.1/8"]}"#;
+
+#[test]
+fn arguments_of_calls_by_number_and_of_exec_arrive() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = directory.path().join("arguments");
+    if compile("cc", "arguments.c", &program) {
+        let mut command = preloaded(&program, &[("ABEY_DATAPATH", ALONE)]);
+        command.arg("exec");
+        let output = run(command);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "failures: 0\n", "{output:?}");
+    }
+}
+
+/// Needs `cargo build -p abey-preload --target aarch64-unknown-linux-gnu`, and the packages qemu-user-static, gcc-aarch64-linux-gnu
+/// and libc6-dev-arm64-cross.
+#[test]
+fn the_library_of_aarch64_runs_in_an_emulator() {
+    let Ok(library) = std::env::var("AARCH64_LIBABEY") else {
+        eprintln!("skipped: AARCH64_LIBABEY does not name a libabey.so for AArch64");
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    for (source, arguments) in [("arguments.c", &["exec"][..]), ("syscall.c", &[])] {
+        let program = directory.path().join(source.trim_end_matches(".c"));
+        if !compile("aarch64-linux-gnu-gcc", source, &program) {
+            return;
+        }
+        // The emulator is a static program, so that only the emulated one loads the library.
+        let emulated = || {
+            let mut command = Command::new("qemu-aarch64-static");
+            command.args(["-L", "/usr/aarch64-linux-gnu"]).arg(&program).args(arguments);
+            command
+        };
+        let plain = run(emulated());
+        let mut command = emulated();
+        command.env("LD_PRELOAD", &library).env("ABEY_DATAPATH", ALONE).env("ABEY_IO_URING", "1");
+        let output = run(command);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&plain.stdout), "{source}");
+    }
+}
+
 #[test]
 fn calls_by_number_reach_the_kernel_unless_they_are_an_io_urings() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = directory.path().join("syscall");
-    if !compile(&program) {
+    if !compile("cc", "syscall.c", &program) {
         return;
     }
     let plain = run(Command::new(&program));

@@ -2,7 +2,8 @@
 # which uses kernel sockets: without the library, for the expected answers, and with it.
 #
 #   sockets.py peer PATH          the peer; PATH is the unix socket that takes its commands
-#   sockets.py ask PATH PORT      prints the answers; the run uses ports from PORT on
+#   sockets.py ask PATH PORT WHAT prints the answers; the run uses ports from PORT on. WHAT is "states", "calls" (calls.py), or
+#                                 names of scenarios
 
 import ctypes, errno, os, select, signal, socket, struct, sys, time
 
@@ -742,10 +743,13 @@ def restart():
     say("and the old one", tell("b.recv(9)"))
 
 
+exec(open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "calls.py")).read())
+
+STATES = (binding, listeners, inheritance, options, on_the_wire, options_of_the_kernel, options_of_datagrams, unsent, linger, deferred,
+          silent, families, connecting, bound_before, endings, overflow, restart)
 only = sys.argv[4:]
-for scenario in (binding, listeners, inheritance, options, on_the_wire, options_of_the_kernel, options_of_datagrams, unsent, linger, deferred, silent, families, connecting,
-                 bound_before, endings, overflow, restart):
-    if only and scenario.__name__ not in only:
-        continue
-    print(f"{scenario.__name__}:")
-    scenario()
+for scenario in STATES + CALLS:
+    kind = "states" if scenario in STATES else "calls"
+    if kind in only or scenario.__name__ in only:
+        print(f"{scenario.__name__}:")
+        scenario()

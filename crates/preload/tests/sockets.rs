@@ -28,8 +28,8 @@ fn datapath(mode: &str) -> String {
 }
 
 /// Runs the script in the namespace of the calling thread. Returns its output.
-fn ask(mut python: Command, peer: &Path, ports: u16) -> String {
-    python.args([SCRIPT, "ask"]).arg(peer).arg(ports.to_string());
+fn ask(mut python: Command, peer: &Path, ports: u16, what: &str) -> String {
+    python.args([SCRIPT, "ask"]).arg(peer).arg(ports.to_string()).arg(what);
     let answers = python.stdin(Stdio::null()).output().expect("python starts");
     let (text, errors) = (String::from_utf8_lossy(&answers.stdout), String::from_utf8_lossy(&answers.stderr));
     // What only the kernel has is said.
@@ -53,6 +53,16 @@ fn peer(far: &File, directory: &Path) -> (Running, std::path::PathBuf) {
 
 #[test]
 fn every_state_is_as_in_the_kernel() {
+    compare("states", &["base", "suspend20"]);
+}
+
+#[test]
+fn every_call_is_as_in_the_kernel() {
+    compare("calls", &["base"]);
+}
+
+/// Runs the scenarios of one kind over the kernel and in some modes over the datapath.
+fn compare(what: &str, modes: &[&str]) {
     if !has("python3") || !has("ethtool") {
         return;
     }
@@ -66,12 +76,12 @@ fn every_state_is_as_in_the_kernel() {
         let directory = tempfile::tempdir().expect("a directory");
         let (_peer, path) = peer(&far, directory.path());
         let mut ports = 20_000;
-        let kernels = ask(Command::new("python3"), &path, ports);
+        let kernels = ask(Command::new("python3"), &path, ports, what);
         assert!(kernels.lines().count() > 100, "{kernels}");
-        for mode in ["base", "suspend20"] {
+        for mode in modes {
             ports += 1000;
             let python = preloaded("python3", &[("ABEY_DATAPATH", &datapath(mode)), ("ABEY_STRICT", "1")]);
-            let datapath_answers = ask(python, &path, ports);
+            let datapath_answers = ask(python, &path, ports, what);
             let pairs = kernels.lines().zip(datapath_answers.lines());
             let differ: Vec<_> = pairs.filter(|(kernels, answer)| kernels != answer).collect();
             assert!(differ.is_empty(), "in {mode} these lines differ (the kernel's first): {differ:#?}");

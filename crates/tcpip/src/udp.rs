@@ -248,12 +248,12 @@ impl UdpSocket {
     /// Records a network error, which the next operation reports.
     pub(crate) fn fail(&mut self, error: SocketError) {
         self.error = Some(error);
-        self.edges |= Readiness::ERROR | Readiness::READABLE | Readiness::WRITABLE;
+        self.edges |= Readiness::ERROR | Readiness::WRITABLE;
     }
 
     pub(crate) fn readiness(&self) -> Readiness {
         let failed = self.error.is_some();
-        Readiness::READABLE.when(!self.received.datagrams.is_empty() || failed || self.shut_read)
+        Readiness::READABLE.when(!self.received.datagrams.is_empty() || self.shut_read)
             | Readiness::WRITABLE.when(self.has_room() || failed || self.shut_write)
             | Readiness::READ_CLOSED.when(self.shut_read)
             | Readiness::HANG_UP.when(self.shut_read && self.shut_write)

@@ -183,7 +183,7 @@ impl UdpSocket {
     /// # Errors
     /// Those of [`Self::send_to`], or the address is not the runtime's.
     pub fn send_from(&self, payload: &[u8], peer: Option<SocketAddr>, from: Option<IpAddr>) -> Result<usize, Error> {
-        self.0.blocking(Readiness::WRITABLE, |_, core, socket| send(core, socket, (payload, peer, from)))
+        self.reported(self.0.blocking(Readiness::WRITABLE, |_, core, socket| send(core, socket, (payload, peer, from))))
     }
 
     /// Sends as [`Self::send_from`] does, and never waits.
@@ -196,7 +196,7 @@ impl UdpSocket {
         peer: Option<SocketAddr>,
         from: Option<IpAddr>,
     ) -> Result<usize, Error> {
-        self.0.try_now(|_, core, socket| send(core, socket, (payload, peer, from)))
+        self.reported(self.0.try_now(|_, core, socket| send(core, socket, (payload, peer, from))))
     }
 
     /// Receives one datagram. Returns the number of bytes that were copied (the rest is lost), the sender's address, and the
@@ -205,7 +205,7 @@ impl UdpSocket {
     /// # Errors
     /// [`Error::is_would_block`] if the socket is non-blocking and has none; an ICMP error about an earlier datagram.
     pub fn recv_from(&self, buffer: &mut [u8]) -> Result<(usize, SocketAddr, IpAddr), Error> {
-        self.0.blocking(Readiness::READABLE, |_, core, socket| core.stack.recv_from(socket, buffer))
+        self.reported(self.0.blocking(Readiness::READABLE, |_, core, socket| core.stack.recv_from(socket, buffer)))
     }
 
     /// Passes the first received datagram to `take`, and removes it unless `peek` (MSG_PEEK). `take` runs under the shard's
@@ -215,7 +215,7 @@ impl UdpSocket {
     /// Those of [`Self::recv_from`]; [`IoError::Ended`] if the socket was shut down for reading.
     pub fn recv_with<R>(&self, peek: bool, take: impl FnOnce(&Message<'_>) -> R) -> Result<R, Error> {
         let mut take = Some(take);
-        self.0.blocking(Readiness::READABLE, |_, core, socket| receive(core, socket, peek, &mut take))
+        self.reported(self.0.blocking(Readiness::READABLE, |_, core, socket| receive(core, socket, peek, &mut take)))
     }
 
     /// Receives as [`Self::recv_with`] does, and never waits.
@@ -224,7 +224,7 @@ impl UdpSocket {
     /// Those of [`Self::recv_with`] for a non-blocking socket.
     pub fn try_recv_with<R>(&self, peek: bool, take: impl FnOnce(&Message<'_>) -> R) -> Result<R, Error> {
         let mut take = Some(take);
-        self.0.try_now(|_, core, socket| receive(core, socket, peek, &mut take))
+        self.reported(self.0.try_now(|_, core, socket| receive(core, socket, peek, &mut take)))
     }
 
     /// Returns the length in bytes of the next datagram, if there is one (FIONREAD).
@@ -251,13 +251,22 @@ impl UdpSocket {
     /// # Errors
     /// The runtime was dropped.
     pub fn take_error(&self) -> Result<Option<SocketError>, Error> {
+        let mut first = None;
+        // An ICMP error is passed to all shards.
         for socket in &self.0.sockets {
             let error = on(socket, |core| core.stack.take_error(socket.id))?;
-            if error.is_some() {
-                return Ok(error);
-            }
+            first = first.or(error);
         }
-        Ok(None)
+        Ok(first)
+    }
+
+    /// Clears what other shards have of an error that a call reports.
+    fn reported<R>(&self, answer: Result<R, Error>) -> Result<R, Error> {
+        if matches!(answer, Err(Error::Socket(IoError::Network(_)))) {
+            // Fails only if the runtime was dropped.
+            let _ = self.take_error();
+        }
+        answer
     }
 
     /// Shuts down one direction or both.

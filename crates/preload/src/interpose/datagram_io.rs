@@ -69,7 +69,8 @@ impl DatagramCall<'_> {
             let answer = if !of_kernel {
                 // SAFETY: guaranteed by the caller.
                 let take = |datagram: &Message<'_>| unsafe { self.deliver(datagram, room, &mut *message) };
-                zero_at_end(self.datagram.socket.try_recv_with(self.flags & libc::MSG_PEEK != 0, take))
+                let taken = self.datagram.socket.try_recv_with(self.flags & libc::MSG_PEEK != 0, take);
+                zero_at_end(taken, self.socket.is_nonblocking() || self.flags & libc::MSG_DONTWAIT != 0)
             } else if self.datagram.has_kernel_side() {
                 // SAFETY: guaranteed by the caller.
                 let count = unsafe { real::RECVMSG.get()(self.fd, &raw mut *message, self.flags | libc::MSG_DONTWAIT) };
@@ -154,10 +155,11 @@ impl DatagramCall<'_> {
     }
 }
 
-/// Converts the result of a receive; a socket that was shut down returns 0.
-fn zero_at_end(answer: Result<usize, Error>) -> CallResult {
+/// Converts the result of a receive. After `shutdown` a call that may wait returns 0, and another one EAGAIN.
+fn zero_at_end(answer: Result<usize, Error>, is_nonblocking: bool) -> CallResult {
     match answer {
         Ok(count) => Ok(count),
+        Err(Error::Socket(IoError::Ended)) if is_nonblocking => Err(libc::EAGAIN),
         Err(Error::Socket(IoError::Ended)) => Ok(0),
         Err(Error::Socket(IoError::Moved)) => Err(MOVED),
         Err(error) => Err(errno_of(&error)),

@@ -37,6 +37,9 @@ pub(crate) unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_ev
         (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, None) => return Some(fail(libc::EFAULT)),
         _ => return Some(fail(libc::EINVAL)),
     };
+    if added.events & libc::EPOLLEXCLUSIVE as u32 != 0 && added.events & !WITH_EXCLUSIVE != 0 {
+        return Some(fail(libc::EINVAL));
+    }
     if socket.has_kernel_side() {
         // SAFETY: the caller's guarantees are passed on.
         let answer = unsafe { real::EPOLL_CTL.get()(epfd, op, fd, event) };
@@ -83,6 +86,15 @@ pub(crate) unsafe fn after_kernel_ctl(epfd: c_int, op: c_int, fd: c_int, event: 
         _ => {}
     });
 }
+
+/// The events that are possible with EPOLLEXCLUSIVE (`epoll_ctl(2)`).
+const WITH_EXCLUSIVE: u32 = (libc::EPOLLIN
+    | libc::EPOLLOUT
+    | libc::EPOLLERR
+    | libc::EPOLLHUP
+    | libc::EPOLLWAKEUP
+    | libc::EPOLLET
+    | libc::EPOLLEXCLUSIVE) as u32;
 
 fn is_same(one: &Option<Arc<Entry>>, other: &Arc<Entry>) -> bool {
     one.as_ref().is_some_and(|one| Arc::ptr_eq(one, other))

@@ -7,12 +7,15 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use libc::{c_int, pollfd};
 
 use super::fd_table::{self, Entry};
+use super::kernel_wait::ppoll;
 use super::{process, runtime_fds};
 use crate::errno;
+use crate::timeout::to_timespec;
 
 /// The most lifelines. Of more children that live at the same time, none is watched, and all count as alive.
 const MAX_LIFELINES: usize = 256;
@@ -102,9 +105,8 @@ pub(super) fn in_child() -> c_int {
 impl Lifelines {
     fn forget_dead(&mut self) {
         self.alive.retain(|(_, reads)| {
-            let mut poll = pollfd { fd: reads.as_raw_fd(), events: 0, revents: 0 };
-            // SAFETY: one structure that lives through the call. A direct system call is not a cancellation point.
-            let is_alive = unsafe { libc::syscall(libc::SYS_poll, &raw mut poll, 1, 0 as c_int) } <= 0;
+            let mut poll = [pollfd { fd: reads.as_raw_fd(), events: 0, revents: 0 }];
+            let is_alive = !matches!(ppoll(&mut poll, Some(to_timespec(Duration::ZERO)), None), Ok(1..));
             if !is_alive {
                 runtime_fds::forget(reads.as_raw_fd());
             }

@@ -120,6 +120,9 @@ unsafe fn datapath_sendto(
     hand_over_for_flags(fd, flags);
     fd_table::with_socket(fd, |socket| {
         if socket.stream().is_some() {
+            if flags & libc::MSG_FASTOPEN != 0 {
+                return return_sent(Err(libc::EISCONN), flags);
+            }
             // SAFETY: guaranteed by the caller.
             let bytes = unsafe { readable_slice(from, length) }.ok_or(libc::EFAULT);
             return return_sent(bytes.and_then(|bytes| send_bytes(socket, bytes, flags)), flags);
