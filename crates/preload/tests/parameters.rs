@@ -314,7 +314,8 @@ fn the_library_exports_the_interposed_calls_and_its_entry() {
         "sigset",
         "sysv_signal",
     ];
-    let groups: [&[&str]; 12] = [
+    let limits = ["prctl", "setrlimit", "setrlimit64"];
+    let groups: [&[&str]; 13] = [
         &["abey_library_entry"],
         &epoll,
         &sockets,
@@ -327,6 +328,7 @@ fn the_library_exports_the_interposed_calls_and_its_entry() {
         &streams,
         &waits,
         &signals,
+        &limits,
     ];
     let mut expected = groups.concat();
     expected.sort_unstable();
