@@ -22,6 +22,10 @@ pub const GET_CURRENT_PID_TGID: i32 = 14;
 pub const GET_CURRENT_TASK: i32 = 35;
 /// Helper `bpf_redirect_map`.
 pub const REDIRECT_MAP: i32 = 51;
+/// Helper `bpf_skb_load_bytes`.
+pub const SKB_LOAD_BYTES: i32 = 26;
+/// Helper `bpf_skc_to_tcp_sock`.
+pub const SKC_TO_TCP_SOCK: i32 = 137;
 /// Helper `bpf_probe_read_kernel`.
 pub const PROBE_READ_KERNEL: i32 = 113;
 
@@ -33,6 +37,8 @@ pub const MAP_TYPE_ARRAY: u32 = 2;
 pub const MAP_TYPE_PERCPU_HASH: u32 = 5;
 /// Map type `BPF_MAP_TYPE_PERCPU_ARRAY`.
 pub const MAP_TYPE_PERCPU_ARRAY: u32 = 6;
+/// Map type `BPF_MAP_TYPE_LRU_HASH`.
+pub const MAP_TYPE_LRU_HASH: u32 = 9;
 /// Map type `BPF_MAP_TYPE_XSKMAP`.
 pub const MAP_TYPE_XSKMAP: u32 = 17;
 
@@ -41,3 +47,6 @@ pub const NO_PREALLOC: u32 = 1;
 
 /// Result of an XDP program: the frame goes on to the kernel's network stack.
 pub const XDP_PASS: i32 = 2;
+
+/// Result of a program at a device's ingress (tcx): the next program decides, or the frame goes on.
+pub const TCX_NEXT: i32 = -1;

@@ -42,12 +42,13 @@ pub enum When {
     Less = 0xa0,
 }
 
-/// An arithmetic operation on 64 bits.
+/// An arithmetic operation on 64 bits. Division is unsigned.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the names are those of RFC 9669")]
 pub enum Operation {
     Add = 0x00,
     Subtract = 0x10,
+    Divide = 0x30,
     Or = 0x40,
     And = 0x50,
     ShiftLeft = 0x60,
@@ -168,6 +169,12 @@ impl Assembler {
         self.emit(CALL, Register::R0, Register::R0, 0, helper);
     }
 
+    /// Calls a function of the kernel that is no helper (`Documentation/bpf/kfuncs.rst`), by its number in the kernel's
+    /// [`Btf`](crate::Btf).
+    pub fn call_kernel_function(&mut self, number: i32) {
+        self.emit(CALL, Register::R0, Register::R2, 0, number);
+    }
+
     /// `R0 = address of the map's value for the 4-byte key in a register`, or 0 if there is none.
     ///
     /// The key is copied to the last 4 bytes of the stack; `R1` and `R2` are overwritten.
@@ -216,21 +223,23 @@ mod tests {
         assembler.store(Size::Word, Register::R10, -4, Register::R7);
         assembler.load_map(Register::R1, "map");
         assembler.call(1);
+        assembler.call_kernel_function(7);
         assembler.jump_if(Register::R0, When::Equal, 0, "back");
         assembler.label("end");
         assembler.exit();
         let assembled = assembler.assemble();
         // Checked with `llvm-objdump`.
-        let expected: [[u8; 8]; 10] = [
+        let expected: [[u8; 8]; 11] = [
             [0x61, 0x12, 4, 0, 0, 0, 0, 0],
             [0xbf, 0x16, 0, 0, 0, 0, 0, 0],
             [0x07, 0x02, 0, 0, 0xfc, 0xff, 0xff, 0xff],
-            [0x2d, 0x34, 5, 0, 0, 0, 0, 0],
+            [0x2d, 0x34, 6, 0, 0, 0, 0, 0],
             [0x63, 0x7a, 0xfc, 0xff, 0, 0, 0, 0],
             [0x18, 0x01, 0, 0, 0, 0, 0, 0],
             [0; 8],
             [0x85, 0, 0, 0, 1, 0, 0, 0],
-            [0x15, 0x00, 0xfa, 0xff, 0, 0, 0, 0],
+            [0x85, 0x20, 0, 0, 7, 0, 0, 0],
+            [0x15, 0x00, 0xf9, 0xff, 0, 0, 0, 0],
             [0x95, 0, 0, 0, 0, 0, 0, 0],
         ];
         assert_eq!(assembled.code, expected.concat());

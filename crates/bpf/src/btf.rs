@@ -1,4 +1,5 @@
-//! Reader of BTF, the kernel's description of its own types: offsets of structure members in the running kernel.
+//! Reader of BTF, the kernel's description of its own types: offsets of structure members and numbers of functions in the
+//! running kernel.
 //!
 //! Source: Linux `Documentation/bpf/btf.rst`. Members of structures and unions are parsed; of every other kind of type only
 //! the length.
@@ -17,6 +18,7 @@ mod abi {
     pub(super) const KIND_STRUCT: u32 = 4;
     pub(super) const KIND_UNION: u32 = 5;
     pub(super) const KIND_ENUM: u32 = 6;
+    pub(super) const KIND_FUNC: u32 = 12;
     pub(super) const KIND_FUNC_PROTO: u32 = 13;
     pub(super) const KIND_VAR: u32 = 14;
     pub(super) const KIND_DATASEC: u32 = 15;
@@ -24,7 +26,7 @@ mod abi {
     pub(super) const KIND_ENUM64: u32 = 19;
 }
 
-/// Reason why an offset could not be read.
+/// Reason why an offset or a number could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BtfError {
@@ -44,6 +46,12 @@ pub enum BtfError {
         structure: String,
         /// Name of the member.
         member: String,
+    },
+    /// The running kernel lacks the function.
+    #[error("this kernel has no function {function}")]
+    NoFunction {
+        /// Name of the function.
+        function: String,
     },
 }
 
@@ -100,6 +108,20 @@ impl Btf {
         let found = self.structures.get(structure.as_bytes()).and_then(|at| self.bit(*at, member.as_bytes(), 0));
         let no_member = || BtfError::NoMember { structure: structure.to_owned(), member: member.to_owned() };
         found.filter(|bit| bit % 8 == 0).and_then(|bit| i32::try_from(bit / 8).ok()).ok_or_else(no_member)
+    }
+
+    /// Returns the number of a function, for [`call_kernel_function`](crate::Assembler::call_kernel_function).
+    ///
+    /// # Errors
+    /// [`BtfError::NoFunction`]
+    pub fn function(&self, name: &str) -> Result<i32, BtfError> {
+        let is_it = |at: usize| {
+            self.kind(at).is_some_and(|(kind, _)| kind == abi::KIND_FUNC)
+                && self.word(at).and_then(|offset| self.name(offset)) == Some(name.as_bytes())
+        };
+        // Number 0 has no entry.
+        let number = self.types.iter().skip(1).position(|at| is_it(*at)).and_then(|at| i32::try_from(at + 1).ok());
+        number.ok_or_else(|| BtfError::NoFunction { function: name.to_owned() })
     }
 
     /// Returns the offset of a member in bits. Anonymous structures are followed eight levels deep.
@@ -159,6 +181,7 @@ mod tests {
             word(&[0, abi::KIND_STRUCT << 24 | 2, 8, 13, 1, 0, 17, 1, 32]),
             word(&[0, abi::KIND_UNION << 24 | 2, 8, 0, 2, 0, 22, 1, 0]),
             word(&[1, abi::KIND_STRUCT << 24 | 2, 16, 7, 1, 0, 0, 3, 64]),
+            word(&[13, abi::KIND_FUNC << 24, 0]),
         ]
         .concat();
         let mut bytes = abi::MAGIC.to_ne_bytes().to_vec();
@@ -171,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_anonymous_structures_are_found() {
+    fn members_of_anonymous_structures_and_functions_are_found() {
         let btf = Btf::parse(example()).expect("well-formed BTF");
         for (member, offset) in [("first", 0), ("low", 8), ("high", 12), ("whole", 8)] {
             assert_eq!(btf.offset("outer", member).ok(), Some(offset), "{member}");
@@ -179,6 +202,8 @@ mod tests {
         let missing = btf.offset("outer", "none").expect_err("no such member");
         assert_eq!(missing.to_string(), "this kernel's struct outer has no member none");
         assert!(btf.offset("inner", "first").is_err());
+        assert_eq!(btf.function("low").ok(), Some(5));
+        assert_eq!(btf.function("outer").expect_err("a structure").to_string(), "this kernel has no function outer");
     }
 
     #[test]

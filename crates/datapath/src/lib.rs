@@ -119,8 +119,8 @@ mod worker;
 pub use abey_delivery::record::{Answer, Call, Recorder, Transition, first_difference};
 pub use abey_nic::LinkState;
 pub use abey_tcpip::{
-    CongestionControl, IoError, Keepalive, LocalEndpoint, Message, OpenError as StackOpenError, Readiness, Sharing,
-    Shutdown, SocketError, SocketState, TcpInfo, TcpOptions,
+    CongestionControl, IoError, Keepalive, LocalEndpoint, Message, OpenError as StackOpenError, Overflow, Readiness,
+    Sharing, Shutdown, SocketError, SocketState, TcpInfo, TcpOptions,
 };
 pub use counters::Counters;
 pub use epoll::{Epoll, Event, Interest, Waker};

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use crate::af_xdp::Handshake;
 use crate::redirect::{Protocol, Redirected};
 #[cfg(doc)]
 use crate::repair;
@@ -62,6 +63,20 @@ pub trait Broker: fmt::Debug + Send + Sync {
     /// # Errors
     /// As for [`Self::engage`].
     fn pass_flow(&self, local: SocketAddr, remote: SocketAddr, on: bool) -> io::Result<()>;
+
+    /// Prepares [`Self::offer`].
+    ///
+    /// # Errors
+    /// As for [`Self::engage`], and EOPNOTSUPP if the kernel takes no offers.
+    fn prepare_offers(&self) -> io::Result<()>;
+
+    /// Lets the kernel's listener accept a connection whose local port is redirected here
+    /// ([`Ports::offer`](crate::Ports::offer)).
+    ///
+    /// # Errors
+    /// As for [`Self::engage`], and those of that call.
+    fn offer(&self, local: SocketAddr, remote: SocketAddr, handshake: &Handshake, ack: Option<&[u8]>)
+    -> io::Result<()>;
 
     /// Gives a frame to the kernel as if the device had received it: a TCP segment to a port that is redirected here.
     ///

@@ -50,10 +50,11 @@ mod port_holder;
 mod queue;
 mod redirect;
 pub mod repair;
+mod sock_diag;
 mod sockopt;
 mod tap;
 
-pub use af_xdp::{Ports, PortsError, XdpCopy, XdpQueue, XdpShape};
+pub use af_xdp::{Handshake, Ports, PortsError, XdpCopy, XdpQueue, XdpShape};
 pub use counters::{Counters, Drops};
 pub use error::OpenError;
 pub use frame::{Checksum, ETHERNET_HEADER, Frame};

@@ -192,6 +192,8 @@ counters! {
     tcp_path_mtu_lowered = "TcpExtTCPMTUPLowered",
     /// Connections moved to another owner.
     tcp_moved = "AbeyTcpMoved",
+    /// Connections that were not accepted in time, and that another listener has now.
+    tcp_moved_unaccepted = "AbeyTcpMovedUnaccepted",
     /// SYNs that a listener was too busy to answer, passed to the kernel.
     tcp_passed_syns = "AbeyTcpPassedSyns",
     /// Segments of connections that were moved to another owner, dropped.

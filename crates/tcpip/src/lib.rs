@@ -95,8 +95,9 @@ pub use error::{ExportError, IoError, OpenError, SocketError};
 pub use event::{Event, Readiness, SocketId};
 pub use packet::{ChecksumToFill, FrameInfo};
 pub use stack::{
-    ExportedConnection, ExportedTimestamps, FrameSink, Frames, Holder, LocalEndpoint, Message, PassedSyn, ReceiveSide,
-    SendEnd, SendSide, Shutdown, SocketInfo, SocketState, Stack, TcpInfo, Transport, datagram_frame, is_segment_of,
+    ExportedConnection, ExportedTimestamps, FrameSink, Frames, Holder, LocalEndpoint, Message, Overdue, Overflow,
+    PassedSyn, ReceiveSide, SendEnd, SendSide, Shutdown, SocketInfo, SocketState, Stack, TcpInfo, Transport,
+    UnacceptedConnection, datagram_frame, is_segment_of,
 };
 pub use tcp_options::TcpOptions;
 pub use time::Instant;

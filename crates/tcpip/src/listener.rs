@@ -1,16 +1,16 @@
 //! Listening TCP socket: its half-open connections, its accept queue, and when to use SYN cookies.
 //!
 //! The backlog bounds both. Beyond that many half-open connections, SYNs are answered with cookies. Beyond that many
-//! connections in the accept queue, SYNs and the final ACKs of handshakes are dropped, so that the peers retry.
-//! The stack reports a listener with as many connections of both kinds together, so that its caller can steer further SYNs
-//! to another one ([`Stack::poll_full_listener`](crate::Stack::poll_full_listener)).
+//! connections in the accept queue, SYNs and the final ACKs of handshakes are dropped, so that the peers retry. A listener
+//! with an [`Overflow`](crate::Overflow) leaves SYNs to another listener instead.
 
 use core::net::SocketAddr;
 use std::collections::VecDeque;
 
 use crate::{
     TcpOptions,
-    event::{Readiness, SocketId},
+    event::Readiness,
+    stack::overflow::{OverflowState, Waiting},
     tcp::cookies,
     time::Instant,
 };
@@ -23,13 +23,10 @@ pub(crate) struct Listener {
     /// Options that accepted connections inherit.
     pub options: TcpOptions,
     pub backlog: usize,
-    /// The most connections that are half open or wait to be accepted before SYNs are held.
-    pub limit: usize,
+    pub overflow: Option<OverflowState>,
     pub half_open: usize,
-    pub queue: VecDeque<SocketId>,
+    pub queue: VecDeque<Waiting>,
     last_cookie: Option<Instant>,
-    /// Whether it was reported as full.
-    reported_full: bool,
 }
 
 impl Listener {
@@ -39,11 +36,10 @@ impl Listener {
             edges: Readiness::NONE,
             options: TcpOptions::default(),
             backlog: backlog.max(1),
-            limit: usize::MAX,
+            overflow: None,
             half_open: 0,
             queue: VecDeque::new(),
             last_cookie: None,
-            reported_full: false,
         }
     }
 
@@ -51,24 +47,28 @@ impl Listener {
         self.queue.len() >= self.backlog
     }
 
-    pub(crate) fn is_at_limit(&self) -> bool {
-        self.half_open + self.queue.len() >= self.limit
+    /// Returns whether another listener shall have further SYNs.
+    pub(crate) fn is_full(&self) -> bool {
+        self.room().is_some_and(|room| self.waiting(room.div_ceil(2)) >= room)
+    }
+
+    /// Returns whether at most half of the room is taken.
+    pub(crate) fn is_half_empty(&self) -> bool {
+        self.room().is_some_and(|room| room > 0 && 2 * self.waiting(room / 2) <= room)
+    }
+
+    /// Returns how many connections may be half open or wait to be accepted, if another listener can have further ones.
+    fn room(&self) -> Option<usize> {
+        Some(self.overflow.as_ref()?.limit.min(self.backlog))
+    }
+
+    /// Returns how many connections are half open or wait to be accepted; of the former, at most this number.
+    fn waiting(&self, half_open: usize) -> usize {
+        self.queue.len() + self.half_open.min(half_open)
     }
 
     pub(crate) fn is_flooded(&self) -> bool {
         self.half_open >= self.backlog
-    }
-
-    /// Returns whether the listener has become full (`Some(true)`), or half empty after that (`Some(false)`), since the last
-    /// call. Half-open connections count for at most half of the backlog, so that a flood of SYNs alone does not fill it.
-    pub(crate) fn poll_fullness(&mut self) -> Option<bool> {
-        let waiting = |at_most: usize| self.queue.len() + self.half_open.min(at_most);
-        let is_full = if self.reported_full {
-            2 * waiting(self.backlog / 2) > self.backlog
-        } else {
-            waiting(self.backlog.div_ceil(2)) >= self.backlog
-        };
-        (is_full != std::mem::replace(&mut self.reported_full, is_full)).then_some(is_full)
     }
 
     pub(crate) fn cookie_sent(&mut self, now: Instant) {

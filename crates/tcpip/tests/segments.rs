@@ -7,6 +7,7 @@ mod ends;
 mod export;
 mod hostile;
 mod options;
+mod overflow;
 mod sack;
 mod stalls;
 mod states;
@@ -415,36 +416,6 @@ fn time_wait_is_bounded() {
     assert_eq!((script.stack.flow_count(), script.stack.poll_timeout()), (0, None));
 }
 
-/// A SYN beyond the limit is answered when the limit rises in time, and is otherwise due for the kernel.
-#[test]
-fn a_listener_at_its_limit_holds_syns_for_a_moment() {
-    let mut script = script();
-    let listener = script.stack.listen("0.0.0.0:80".parse().unwrap(), 4).unwrap();
-    script.stack.set_listen_limit(script.at(), listener, 0).unwrap();
-    let syn = seg("S", 0, 0).options(1000, Some(5), true).timestamp(50, 0);
-    for _ in 0..2 {
-        script.inject(&syn);
-        script.expect_nothing();
-    }
-    assert!(script.stack.take_held_notice() && !script.stack.take_held_notice());
-    script.stack.set_listen_limit(script.at(), listener, 1).unwrap();
-    script.expect_one();
-    // The half-open connection counts.
-    script.ports.1 += 1;
-    script.inject(&syn);
-    script.expect_nothing();
-    assert_eq!(script.stack.take_overdue_syns(script.at()), []);
-    let due = script.stack.held_syn_deadline().expect("a SYN is held");
-    let passed = script.stack.take_overdue_syns(due);
-    assert_eq!((passed.len(), passed[0].remote.port(), passed[0].local.port()), (1, script.ports.1, 80));
-    // It is the SYN that arrived.
-    script.stack.set_listen_limit(script.at(), listener, 9).unwrap();
-    script.stack.handle_frame(script.at(), &passed[0].frame);
-    assert_eq!(script.expect_one().timestamp.unwrap().1, 50);
-    assert_eq!((script.stack.counters().tcp_passed_syns, script.stack.held_syn_deadline()), (1, None));
-    assert!(script.stack.set_listen_limit(script.at(), abey_tcpip::SocketId::default(), 1).is_err());
-}
-
 /// The accept queue is bounded. A peer that finds it full retries successfully.
 #[test]
 fn peers_retry_while_the_accept_queue_is_full() {
@@ -562,36 +533,4 @@ fn unreachable_errors_end_attempts_only() {
     let notice = frame(1, &icmp, |icmp| smoltcp::wire::Icmpv4Packet::new_unchecked(icmp).fill_checksum());
     script.stack.handle_frame(script.at(), &notice);
     assert_eq!(script.stack.take_error(id), Ok(Some(SocketError::HostUnreachable)));
-}
-
-/// A full listener is reported once, and again when half of its connections are gone.
-#[test]
-fn a_full_listener_is_reported() {
-    let mut script = script();
-    let address = "0.0.0.0:80".parse().unwrap();
-    let listener = script.stack.listen(address, 2).unwrap();
-    for port in [4000, 4001] {
-        assert_eq!(script.stack.poll_full_listener(), None);
-        script.ports.1 = port;
-        script.initial = None;
-        script.inject(&seg("S", 0, 0));
-        script.expect_one();
-        script.inject(&seg("A", 1, 1));
-    }
-    assert_eq!(script.stack.poll_full_listener(), Some((address, true)));
-    assert_eq!(script.stack.poll_full_listener(), None);
-    script.stack.accept(listener).unwrap();
-    assert_eq!(script.stack.poll_full_listener(), Some((address, false)));
-    script.stack.set_backlog(listener, 1).unwrap();
-    assert_eq!(script.stack.poll_full_listener(), Some((address, true)));
-    // Half-open connections count, and those that end are not counted any more.
-    script.stack.accept(listener).unwrap();
-    assert_eq!(script.stack.poll_full_listener(), Some((address, false)));
-    script.ports.1 = 4002;
-    script.initial = None;
-    script.inject(&seg("S", 0, 0));
-    assert_eq!(script.stack.poll_full_listener(), Some((address, true)));
-    script.expect_one();
-    script.inject(&seg("R", 1, 0));
-    assert_eq!(script.stack.poll_full_listener(), Some((address, false)));
 }

@@ -49,7 +49,6 @@ fn all_are_answered(testbed: &TestBed, run: &Running, clients: usize, body: &str
 }
 
 #[test]
-#[ignore = "fails rarely, for the same reason as the next test"]
 fn apache_prefork_answers_more_clients_than_there_are_queues() {
     if !has("apache2") {
         return;
@@ -89,10 +88,8 @@ for _ in range(int(os.environ.get('WORKERS', '10'))):
 os.wait()
 ";
 
-/// A process that accepts from the kernel's listener, while a connection is established on its queue, leaves that one waiting
-/// until it is free: `accept_credit` has no way to give it to another process.
+/// Also while a process accepts from the kernel's listener, and another client has its handshake with its datapath.
 #[test]
-#[ignore = "about one run in ten a client waits: a connection that is established on the queue of a busy process starves"]
 fn processes_with_one_connection_each_do_not_starve_each_others_clients() {
     if !has("python3") {
         return;

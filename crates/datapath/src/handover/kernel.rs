@@ -13,7 +13,7 @@ use super::HandOverError;
 use crate::shard::{Core, Shard};
 
 /// The most segments beyond a gap that are repeated to the kernel; the peer retransmits the rest.
-const MAX_REPLAYED: usize = 64;
+pub(super) const MAX_REPLAYED: usize = 64;
 
 /// Reason why a connection did not move.
 pub(super) enum Failure {

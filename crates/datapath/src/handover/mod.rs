@@ -42,10 +42,10 @@
 //!
 //! # Listeners and UDP sockets
 //!
-//! A listener needs no hand-over: the program's kernel socket listens too, and while the datapath's backlog is full, new
-//! connections go there ([`crate::TcpListener::set_limit`]). Another process that shares it asks for the connections that wait
-//! here already ([`HandOverAddress::ask`]). A UDP socket has no state but its queue: its port is passed to the kernel
-//! ([`crate::UdpSocket::hand_over`]).
+//! A listener needs no hand-over: the program's kernel socket listens too. What the datapath's listener has no room or no
+//! time for goes there, also connections that are established and not accepted ([`crate::TcpListener::set_overflow`]). A
+//! child that shares a listener of its parent asks for the connections that wait here already ([`HandOverAddress::ask`]). A UDP
+//! socket has no state but its queue: its port is passed to the kernel ([`crate::UdpSocket::hand_over`]).
 //!
 //! # Requests of other processes
 //!
@@ -54,6 +54,7 @@
 //! the parent answers, whatever the parent's other threads do.
 
 mod kernel;
+pub(crate) mod offer;
 mod pump;
 mod server;
 mod waiting;

@@ -12,6 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,8 @@ pub(crate) struct Reservations {
     redirected: Ports,
     link: Arc<KernelLink>,
     table: Mutex<Table>,
+    /// Number of ports that are paused.
+    paused: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -58,8 +61,9 @@ struct Reserved {
     leases: usize,
     /// No socket listens any more. New connections go to the kernel, where another process may listen.
     is_drained: bool,
-    /// The shards in which the listener is full. New connections go to the kernel, whose listener has the program's socket.
-    full_in: BTreeSet<u32>,
+    /// The shards in which the listener has no room or no time. New connections go to the kernel, where the program's socket
+    /// listens: the NIC may steer the next one to any shard.
+    paused_in: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
@@ -120,14 +124,23 @@ impl Lease {
 
     /// Redirects new connections again, after [`Reservations::pause`].
     pub(crate) fn resume(&self) {
-        let mut table = self.ports.table();
-        if let Some(reserved) = table.reserved.get_mut(&self.key).filter(|reserved| reserved.is_drained) {
-            reserved.is_drained = false;
-            if reserved.full_in.is_empty() {
-                // If this fails, new connections stay with the kernel.
-                reserved.is_drained = self.ports.redirected.register(self.key.0, self.key.1).is_err();
-            }
-        }
+        self.ports.resume(self.port(), None);
+    }
+
+    /// Returns whether new connections go to the kernel until [`Self::resume`].
+    pub(crate) fn is_paused(&self) -> bool {
+        self.ports.paused.load(Ordering::Relaxed) > 0
+            && self.ports.table().reserved.get(&self.key).is_some_and(|reserved| !reserved.paused_in.is_empty())
+    }
+
+    /// Passes new connections to the kernel, until [`Self::resume`].
+    pub(crate) fn pause(&self, shard: NapiIndex) {
+        self.ports.pause(self.port(), shard);
+    }
+
+    /// Returns the ports of the runtime.
+    pub(crate) fn ports(&self) -> &Reservations {
+        &self.ports
     }
 
     /// Sets the shard in which connections from this port live. Must precede their first packet.
@@ -155,7 +168,7 @@ impl Drop for Lease {
 
 impl Reservations {
     pub(super) fn new(device: &str, redirected: Ports, link: Arc<KernelLink>) -> Self {
-        Self { device: device.to_owned(), redirected, link, table: Mutex::default() }
+        Self { device: device.to_owned(), redirected, link, table: Mutex::default(), paused: AtomicUsize::new(0) }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -241,11 +254,38 @@ impl Reservations {
         arrives && self.table().reserved.contains_key(&(Protocol::Tcp, port))
     }
 
-    /// Passes new connections to a port to the kernel, until [`Lease::resume`].
-    pub(super) fn pause(&self, protocol: Protocol, port: u16) {
+    /// Passes new connections to a TCP port to the kernel, because the listener in a shard has no room or no time, until
+    /// [`Self::resume`]. Connections that began here stay.
+    pub(crate) fn pause(&self, port: u16, shard: NapiIndex) {
         let mut table = self.table();
-        if let Some(reserved) = table.reserved.get_mut(&(protocol, port)).filter(|reserved| !reserved.is_drained) {
-            reserved.is_drained = self.redirected.drain(protocol, port).is_ok();
+        let key = (Protocol::Tcp, port);
+        let Some(reserved) = table.reserved.get_mut(&key).filter(|reserved| reserved.socket.is_none()) else { return };
+        if reserved.paused_in.insert(shard.0) && reserved.paused_in.len() == 1 {
+            self.paused.fetch_add(1, Ordering::Relaxed);
+            if !reserved.is_drained {
+                // If this fails, SYNs continue to be held.
+                let _ = self.redirected.drain(key.0, key.1);
+            }
+        }
+    }
+
+    /// Redirects new connections again, if the listener has room and time in all shards; without a shard, it has in all.
+    pub(crate) fn resume(&self, port: u16, shard: Option<NapiIndex>) {
+        let mut table = self.table();
+        let key = (Protocol::Tcp, port);
+        let Some(reserved) = table.reserved.get_mut(&key).filter(|reserved| !reserved.paused_in.is_empty()) else {
+            return;
+        };
+        match shard {
+            Some(shard) => reserved.paused_in.retain(|paused| *paused != shard.0),
+            None => reserved.paused_in.clear(),
+        }
+        if reserved.paused_in.is_empty() {
+            self.paused.fetch_sub(1, Ordering::Relaxed);
+            if !reserved.is_drained {
+                // If this fails, new connections stay with the kernel.
+                let _ = self.redirected.register(key.0, key.1);
+            }
         }
     }
 
@@ -370,19 +410,26 @@ impl Reservations {
     ) -> Result<(), OpenError> {
         self.redirected.register_bound(key.0, key.1, socket.as_ref().map(AsFd::as_fd).or(holder))?;
         let socket = socket.map(|socket| Arc::new(socket.into()));
-        table.reserved.insert(key, Reserved { socket, leases: 1, is_drained: false, full_in: BTreeSet::new() });
+        table.reserved.insert(key, Reserved { socket, leases: 1, is_drained: false, paused_in: BTreeSet::new() });
         Ok(())
     }
 
     /// Adds a lease, and redirects new connections again if the port was drained.
     fn add_lease(&self, reserved: &mut Reserved, key: PortKey) -> Result<(), OpenError> {
         if reserved.is_drained {
-            reserved.full_in.clear();
+            self.forget_pauses(reserved);
             self.redirected.register(key.0, key.1)?;
             reserved.is_drained = false;
         }
         reserved.leases += 1;
         Ok(())
+    }
+
+    fn forget_pauses(&self, reserved: &mut Reserved) {
+        if !reserved.paused_in.is_empty() {
+            reserved.paused_in.clear();
+            self.paused.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Checks that a lease is the only one of its port.
@@ -403,28 +450,6 @@ impl Reservations {
         self.redirected.release(protocol, port).map_err(abey_nic::PortsError::into_source)
     }
 
-    /// Passes new connections to a TCP port to the kernel while the port's listener in a shard is full, if a socket of the
-    /// program listens there in the kernel.
-    ///
-    /// The NIC may steer the next SYN to any shard, so that one full shard is enough. Connections that began here stay.
-    pub(super) fn set_full(&self, port: u16, shard: NapiIndex, is_full: bool) {
-        let mut table = self.table();
-        let key = (Protocol::Tcp, port);
-        let Some(reserved) = table.reserved.get_mut(&key).filter(|reserved| reserved.socket.is_none()) else { return };
-        let was_full = !reserved.full_in.is_empty();
-        if is_full {
-            reserved.full_in.insert(shard.0);
-        } else {
-            reserved.full_in.remove(&shard.0);
-        }
-        let is_full = !reserved.full_in.is_empty();
-        if is_full != was_full && !reserved.is_drained {
-            let set = if is_full { Ports::drain } else { Ports::register };
-            // If this fails, the listener's backlog drops what it has no room for.
-            let _ = set(&self.redirected, key.0, key.1);
-        }
-    }
-
     /// Removes a lease. Returns whether it was the last one.
     fn remove_lease(&self, table: &mut Table, key: PortKey) -> bool {
         let Some(reserved) = table.reserved.get_mut(&key) else { return false };
@@ -434,6 +459,7 @@ impl Reservations {
         }
         // If this fails, the port stays redirected until the runtime is dropped.
         let _ = self.redirected.release(key.0, key.1);
+        self.forget_pauses(reserved);
         table.reserved.remove(&key);
         true
     }

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use abey_nic::Protocol;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Kernel;
 use super::addresses::ServedAddresses;
 use super::neighbors::{NeighborTable, NeighborUpdate};
+use crate::handover::offer;
 use crate::shard::{Caller, Shard};
 
 /// The most neighbours whose changes are passed to the shards. When the set is full it is cleared; a shard that still uses
@@ -47,12 +47,12 @@ impl KernelThread {
         while !self.kernel.is_shut_down() {
             let requests = self.kernel.link.take_neighbor_requests();
             self.request(requests);
-            for (port, shard, is_full) in self.kernel.link.take_full_listeners() {
-                self.kernel.ports.set_full(port, shard, is_full);
+            for (port, shard) in self.kernel.link.take_resumed_listeners() {
+                self.kernel.ports.resume(port, Some(shard));
             }
             let next = self.kernel.ports.release_lingering(Instant::now());
             let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));
-            let timeout = timeout.into_iter().chain(self.pass_overdue_syns()).min();
+            let timeout = timeout.into_iter().chain(self.pass_overdue()).min();
             let (neighbors_changed, addresses_changed) = self.sleep(timeout);
             if neighbors_changed {
                 self.apply_changes();
@@ -92,22 +92,19 @@ impl KernelThread {
         }
     }
 
-    /// Gives SYNs to the kernel that a listener was too busy to answer; other processes may accept the connections there. New
-    /// ones then go to the kernel until the listener resumes. Returns the time until the next SYN is due.
-    fn pass_overdue_syns(&self) -> Option<Duration> {
-        let mut next = None;
+    /// Gives to the kernel what listeners have no room or no time for; other processes may accept it there. New connections then
+    /// go to the kernel until the listener resumes. Returns the time until something is due next.
+    fn pass_overdue(&self) -> Option<Duration> {
+        let (mut next, ports) = (None, &self.kernel.ports);
         for shard in self.shards.iter() {
-            let (overdue, left) = shard.with_caller(Caller::Worker, |core| {
-                let now = core.stack_now();
-                (core.stack.take_overdue_syns(now), core.stack.held_syn_deadline().map(|at| at.since(now)))
-            });
-            next = next.into_iter().chain(left).min();
-            for syn in overdue {
-                let ports = &self.kernel.ports;
-                ports.pause(Protocol::Tcp, syn.local.port());
-                // If this fails, the peer retries. Later segments of the connection find the kernel's socket.
-                let _ = ports.redirected().inject(&syn.frame);
+            let overdue = shard.with_caller(Caller::Worker, |core| core.stack.take_overdue(core.stack_now()));
+            for one in overdue {
+                ports.pause(one.port(), shard.index);
+                offer::pass(shard, &one, ports, false);
             }
+            let left = shard
+                .with_caller(Caller::Worker, |core| core.stack.overdue_deadline().map(|at| at.since(core.stack_now())));
+            next = next.into_iter().chain(left).min();
         }
         next
     }

@@ -632,16 +632,6 @@ impl Core {
         std::iter::from_fn(|| self.stack.poll_neighbor_request()).collect()
     }
 
-    /// Returns the ports whose listeners have become full, or are no longer; none if the device is not shared with the kernel,
-    /// whose listeners could have the connections.
-    pub(super) fn take_full_listeners(&mut self) -> Vec<(u16, bool)> {
-        if self.kernel.is_none() {
-            while self.stack.poll_full_listener().is_some() {}
-            return Vec::new();
-        }
-        std::iter::from_fn(|| self.stack.poll_full_listener()).map(|(local, is_full)| (local.port(), is_full)).collect()
-    }
-
     /// Returns the Ethernet address of this end.
     pub(crate) fn mac(&self) -> [u8; 6] {
         self.stack.config().settings().mac

@@ -16,8 +16,8 @@ pub(crate) struct KernelLink {
     pub(crate) port_owners: Option<PortOwners>,
     /// Neighbours that the shards need and the kernel has to resolve.
     neighbor_requests: Mutex<Vec<IpAddr>>,
-    /// Ports whose listener in a shard has become full, or is no longer, in the order of these changes.
-    full_listeners: Mutex<Vec<(u16, NapiIndex, bool)>>,
+    /// Ports whose listener in a shard has room again.
+    resumed_listeners: Mutex<Vec<(u16, NapiIndex)>>,
     /// Wakes the kernel thread.
     pub(crate) parker: Parker,
 }
@@ -27,7 +27,7 @@ impl KernelLink {
         Ok(Self {
             port_owners,
             neighbor_requests: Mutex::default(),
-            full_listeners: Mutex::default(),
+            resumed_listeners: Mutex::default(),
             parker: Parker::new()?,
         })
     }
@@ -36,8 +36,8 @@ impl KernelLink {
         self.neighbor_requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the kernel thread, since a stack holds a SYN. The caller holds no shard's lock.
-    pub(super) fn notify_held_syn(&self) {
+    /// Wakes the kernel thread, since something of a listener will be due for the kernel. The caller holds no shard's lock.
+    pub(super) fn notify_overflow(&self) {
         self.parker.unpark();
     }
 
@@ -47,19 +47,19 @@ impl KernelLink {
         self.parker.unpark();
     }
 
-    fn full_listeners(&self) -> MutexGuard<'_, Vec<(u16, NapiIndex, bool)>> {
-        self.full_listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    fn resumed_listeners(&self) -> MutexGuard<'_, Vec<(u16, NapiIndex)>> {
+        self.resumed_listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports ports whose listener in `shard` has become full, or is no longer.
-    pub(super) fn report_full_listeners(&self, shard: NapiIndex, ports: &[(u16, bool)]) {
-        self.full_listeners().extend(ports.iter().map(|(port, is_full)| (*port, shard, *is_full)));
+    /// Reports ports whose listener in `shard` has room again. The caller holds no shard's lock.
+    pub(super) fn report_resumed_listeners(&self, shard: NapiIndex, ports: &[u16]) {
+        self.resumed_listeners().extend(ports.iter().map(|port| (*port, shard)));
         self.parker.unpark();
     }
 
-    /// Returns and clears the reports of full listeners.
-    pub(crate) fn take_full_listeners(&self) -> Vec<(u16, NapiIndex, bool)> {
-        std::mem::take(&mut *self.full_listeners())
+    /// Returns and clears the reports of listeners that have room again.
+    pub(crate) fn take_resumed_listeners(&self) -> Vec<(u16, NapiIndex)> {
+        std::mem::take(&mut *self.resumed_listeners())
     }
 
     /// Returns and clears the requested neighbours.

@@ -189,8 +189,8 @@ impl Shard {
 
     /// Unlocks. Returns whether the service thread has to poll.
     fn unlock(&self, mut held: Held<'_, Core>) -> bool {
-        let (mut forwarded, mut neighbors, mut full) = (Vec::new(), Vec::new(), Vec::new());
-        let mut holds_syn = false;
+        let (mut forwarded, mut neighbors, mut resumed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut has_overflow = false;
         let mut service_polls;
         loop {
             let marks = held.take_marks();
@@ -199,8 +199,8 @@ impl Shard {
             self.publish(&mut held);
             forwarded.append(&mut held.on_unlock.forwarded);
             neighbors.append(&mut held.take_neighbor_requests());
-            full.append(&mut held.take_full_listeners());
-            holds_syn |= held.stack.take_held_notice();
+            resumed.extend(std::iter::from_fn(|| held.stack.poll_resumed_listener()).map(|at| at.port()));
+            has_overflow |= held.stack.take_overflow_notice();
             held.charge_nic();
             if self.service_calls.load(Ordering::Relaxed) > 0 {
                 held.counters.service_calls += self.service_calls.swap(0, Ordering::Relaxed);
@@ -223,11 +223,11 @@ impl Shard {
         if let Some(kernel) = self.kernel.as_ref().filter(|_| !neighbors.is_empty()) {
             kernel.request_neighbors(&neighbors);
         }
-        if let Some(kernel) = self.kernel.as_ref().filter(|_| !full.is_empty()) {
-            kernel.report_full_listeners(self.index, &full);
+        if let Some(kernel) = self.kernel.as_ref().filter(|_| !resumed.is_empty()) {
+            kernel.report_resumed_listeners(self.index, &resumed);
         }
-        if let Some(kernel) = self.kernel.as_ref().filter(|_| holds_syn) {
-            kernel.notify_held_syn();
+        if let Some(kernel) = self.kernel.as_ref().filter(|_| has_overflow) {
+            kernel.notify_overflow();
         }
         service_polls
     }

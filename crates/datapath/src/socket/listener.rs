@@ -6,15 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abey_nic::Protocol;
-use abey_tcpip::{IoError, Readiness, SocketId, TcpOptions};
+use abey_tcpip::{IoError, Overflow, Readiness, SocketId, TcpOptions};
 
 use super::handle::{Handle, on};
 use super::stream::TcpStream;
 use crate::error::{Error, OpenError};
-use crate::kernel::ports::PortUsers;
+use crate::handover::offer;
+use crate::kernel::ports::{Lease, PortUsers};
 use crate::runtime::Runtime;
 use crate::shard::{Core, Shard, ShardSocket};
 use crate::source::{Source, SourceInfo, sealed};
+
+/// How often, and with what pause, the handshakes of half-open connections are waited for.
+const HALF_OPEN_CHECKS: u32 = 20;
+const HALF_OPEN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A listening TCP socket.
 #[derive(Debug)]
@@ -74,10 +79,9 @@ impl TcpListener {
         let host = runtime.host();
         let shards = shards.iter().map(|shard| host.shard(*shard)).collect::<Result<Vec<_>, _>>()?;
         let port = addresses.first().ok_or(OpenError::NoAddress)?.port();
-        let lease = match host.kernel() {
-            Some(kernel) if reserved_by.is_some() => Some(kernel.ports.adopt(Protocol::Tcp, port, reserved_by)?),
-            _ => host.reserve(Protocol::Tcp, port)?,
-        };
+        // A port that the caller holds is redirected when all shards listen: before, they would refuse connections.
+        let adopting = host.kernel().filter(|_| reserved_by.is_some());
+        let reserved = if adopting.is_some() { None } else { host.reserve(Protocol::Tcp, port)? };
         // If one of the sockets cannot be opened, the handle closes the others.
         let mut handle = Handle::new(host, Vec::new());
         for address in addresses {
@@ -86,25 +90,18 @@ impl TcpListener {
                 handle.sockets.push(ShardSocket { shard: (*shard).clone(), id });
             }
         }
-        handle.lease = lease.map(|mut lease| {
+        let adopted = adopting.map(|kernel| kernel.ports.adopt(Protocol::Tcp, port, reserved_by)).transpose()?;
+        handle.lease = adopted.or(reserved).map(|mut lease| {
             // Accepted connections outlive their listener.
             let shards = host.shards().iter().map(Arc::downgrade).collect();
             lease.set_users(PortUsers::Port { shards, port });
             lease
         });
-        Ok(Self(handle))
-    }
-
-    /// Sets how many connections in each shard may wait to be accepted or for the end of their handshake.
-    ///
-    /// When as many do, and a kernel socket of the caller [reserves](Self::bind_reserved) the port, new connections go to that
-    /// socket until half of them were accepted. A program with several processes that serve one connection at a time sets
-    /// it to 1, so that no connection waits for a busy process while another one is idle.
-    ///
-    /// # Errors
-    /// The runtime was dropped.
-    pub fn set_backlog(&self, backlog: usize) -> Result<(), Error> {
-        self.0.sockets.iter().try_for_each(|socket| on(socket, |core| core.stack.set_backlog(socket.id, backlog)))
+        let listener = Self(handle);
+        if reserved_by.is_some() && listener.0.lease.is_some() {
+            listener.apply_overflow(Overflow { limit: usize::MAX, accept_timeout: None });
+        }
+        Ok(listener)
     }
 
     /// Sets the options that connections inherit whose SYN arrives from now on.
@@ -121,19 +118,60 @@ impl TcpListener {
         Ok(())
     }
 
-    /// Sets how many connections may be half open or wait to be accepted, in each shard. Further ones go to the kernel after some
-    /// milliseconds, where another process may accept them. No effect on a device that is not shared with the kernel.
-    pub fn set_limit(&self, limit: usize) {
+    /// Sets what each shard leaves to a kernel socket of the caller that [reserves](Self::bind_reserved) the port, where another
+    /// process may accept it. New connections go to the kernel when something was left there, until the program accepts here
+    /// or calls this with a limit above 0. Before the call, that is what finds the backlog full. No effect on a device that is
+    /// not shared with the kernel.
+    pub fn set_overflow(&self, overflow: Overflow) {
         let Some(lease) = &self.0.lease else { return };
+        self.apply_overflow(overflow);
+        if overflow.limit > 0 {
+            lease.resume();
+        }
+    }
+
+    fn apply_overflow(&self, overflow: Overflow) {
         for socket in &self.0.sockets {
             socket.shard.with(|core| {
                 let now = core.stack_now();
                 // It fails for a listener that was stopped.
-                let _ = core.stack.set_listen_limit(now, socket.id, limit);
+                let _ = core.stack.set_overflow(now, socket.id, overflow);
             });
         }
-        if limit > 0 {
-            lease.resume();
+    }
+
+    /// Returns whether new connections go to the kernel, until the program accepts here or [`Self::set_overflow`] is called.
+    pub fn is_paused(&self) -> bool {
+        self.0.lease.as_ref().is_some_and(Lease::is_paused)
+    }
+
+    /// Returns whether connections that were not accepted can be left to the kernel; otherwise only SYNs can.
+    pub fn can_leave_connections(&self) -> bool {
+        self.0.lease.as_ref().is_some_and(|lease| lease.ports().redirected().can_offer())
+    }
+
+    /// Leaves everything that was not accepted to the kernel socket of the caller, before the listener or the process ends.
+    /// Connections that arrive later go there, too. Waits for half-open ones, for some milliseconds at most; those that are left
+    /// then are the kernel's if the process ends, whose queues are the kernel's from then on.
+    pub fn leave_unaccepted(&self, process_ends: bool) {
+        let Some(lease) = &self.0.lease else { return };
+        self.0.sockets.iter().for_each(|socket| lease.pause(socket.shard.index));
+        for check in 1..=HALF_OPEN_CHECKS {
+            let is_last = process_ends && check == HALF_OPEN_CHECKS;
+            let mut is_waiting = false;
+            for socket in &self.0.sockets {
+                let all = socket.shard.with(|core| {
+                    core.drain_ring();
+                    core.stack.take_all_unaccepted(socket.id)
+                });
+                for one in &all {
+                    is_waiting |= offer::pass(&socket.shard, one, lease.ports(), is_last);
+                }
+            }
+            if !is_waiting {
+                break;
+            }
+            std::thread::sleep(HALF_OPEN_INTERVAL);
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use abey_datapath::handover::{HandOverAddress, HandedOver};
-use abey_datapath::{Error, IoError, Runtime, Shutdown, TcpListener, TcpStream};
+use abey_datapath::{Error, IoError, Overflow, Readiness, Runtime, Shutdown, TcpListener, TcpStream};
 use abey_nic::Impairment;
 use nix::libc;
 
@@ -538,7 +538,7 @@ fn a_full_listener_passes_further_connections_to_the_kernel() {
         let at = SocketAddr::from(([0; 4], SHARED));
         let listener = TcpListener::bind_reserved(&bed.runtime, &[at], &[0], 64, kernel.as_fd()).expect("a listener");
         listener.set_timeout(Some(HANG_LIMIT));
-        listener.set_backlog(1).expect("open");
+        listener.set_overflow(Overflow { limit: 1, accept_timeout: None });
         let connect = || bed.at_peer(|| std::net::TcpStream::connect(ours(true, SHARED)).expect("connected"));
         kernel.set_nonblocking(true).expect("open");
         let first = connect();
@@ -555,6 +555,116 @@ fn a_full_listener_passes_further_connections_to_the_kernel() {
         until("a connection reaches the datapath", || {
             others.push(connect());
             listener.accept().is_ok()
+        });
+    });
+}
+
+/// The kernel's listener has them with the peer's address and with what the peer has sent, and they work in both directions.
+#[test]
+fn unaccepted_connections_are_accepted_by_the_kernels_listener() {
+    on_a_clean_wire(|bed, _| {
+        const SHARED: u16 = 7001;
+        for (is_v4, size) in [(true, 0), (false, 0), (true, 5), (false, 30_000), (true, 30_000)] {
+            let any = if is_v4 { SocketAddr::from(([0; 4], SHARED)) } else { SocketAddr::from(([0_u16; 8], SHARED)) };
+            let kernel = std::net::TcpListener::bind(any).expect("the kernel's");
+            let listener =
+                TcpListener::bind_reserved(&bed.runtime, &[any], &[0], 64, kernel.as_fd()).expect("a listener");
+            assert!(listener.can_leave_connections());
+            let mut peer = bed.at_peer(|| std::net::TcpStream::connect(ours(is_v4, SHARED)).expect("connected"));
+            until("it is established here", || listener.readiness().contains(Readiness::READABLE));
+            let question: Vec<_> = (0..size).map(|at| byte(1, at)).collect();
+            peer.write_all(&question).expect("written");
+            peer.shutdown(std::net::Shutdown::Write).expect("open");
+            listener.set_overflow(Overflow { limit: usize::MAX, accept_timeout: Some(Duration::from_millis(20)) });
+            let (mut accepted, from) = kernel.accept().expect("a connection");
+            assert_eq!(from, peer.local_addr().expect("bound"), "{is_v4} {size}");
+            assert!(listener.is_paused(), "new connections go to the kernel");
+            let mut received = Vec::new();
+            accepted.read_to_end(&mut received).expect("the question");
+            assert_eq!(received, question);
+            accepted.write_all(&question).expect("written");
+            drop(accepted);
+            let mut answer = Vec::new();
+            peer.read_to_end(&mut answer).expect("the answer");
+            assert_eq!(answer, question);
+            assert!(!listener.readiness().contains(Readiness::READABLE));
+        }
+    });
+}
+
+/// Nothing is lost when a listener ends: neither half-open nor established connections.
+#[test]
+fn a_listener_that_ends_leaves_its_connections_to_the_kernel() {
+    on_a_clean_wire(|bed, _| {
+        const SHARED: u16 = 7002;
+        for round in 0..20 {
+            let kernel = std::net::TcpListener::bind(("0.0.0.0", SHARED)).expect("the kernel's");
+            let at = SocketAddr::from(([0; 4], SHARED));
+            let listener =
+                TcpListener::bind_reserved(&bed.runtime, &[at], &[0], 64, kernel.as_fd()).expect("a listener");
+            let connect = || {
+                bed.at_peer(|| {
+                    let socket =
+                        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("made");
+                    socket.set_nonblocking(true).expect("open");
+                    let _ = socket.connect(&ours(true, SHARED).into());
+                    socket
+                })
+            };
+            let peers: Vec<_> = (0..8).map(|_| connect()).collect();
+            std::thread::sleep(Duration::from_micros(50 * round));
+            listener.leave_unaccepted(true);
+            drop(listener);
+            let mut accepted: Vec<_> = peers.iter().map(|_| kernel.accept().expect("a connection").0).collect();
+            for one in &mut accepted {
+                one.write_all(b"y").expect("written");
+            }
+            for peer in peers {
+                peer.set_nonblocking(false).expect("open");
+                with_timeouts(peer.into()).read_exact(&mut [0]).expect("an answer");
+            }
+        }
+    });
+}
+
+/// A listener begins and ends while clients connect, and every client reaches the kernel's listener.
+#[test]
+fn a_listener_that_comes_and_goes_loses_no_connection() {
+    on_a_clean_wire(|bed, _| {
+        const SHARED: u16 = 7003;
+        const CLIENTS: usize = 300;
+        let at = SocketAddr::from(([0; 4], SHARED));
+        // The queue of `std`'s listener is too short.
+        let kernel = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("made");
+        kernel.bind(&at.into()).and_then(|()| kernel.listen(1024)).expect("the kernel's");
+        let kernel = std::net::TcpListener::from(kernel);
+        kernel.set_nonblocking(true).expect("open");
+        let connected = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let clients = scope.spawn(|| {
+                bed.at_peer(|| {
+                    let connect = |_| {
+                        connected.fetch_add(1, Ordering::Relaxed);
+                        std::net::TcpStream::connect(ours(true, SHARED)).expect("connected")
+                    };
+                    (0..CLIENTS).map(connect).collect::<Vec<_>>()
+                })
+            });
+            let mut accepted = Vec::new();
+            while !clients.is_finished() {
+                let listener =
+                    TcpListener::bind_reserved(&bed.runtime, &[at], &[0], 64, kernel.as_fd()).expect("a listener");
+                let before = connected.load(Ordering::Relaxed);
+                until("a client connects", || connected.load(Ordering::Relaxed) > before || clients.is_finished());
+                listener.leave_unaccepted(true);
+                drop(listener);
+                accepted.extend(std::iter::from_fn(|| kernel.accept().ok()));
+            }
+            let clients = clients.join().expect("every client has connected");
+            until("every connection is accepted", || {
+                accepted.extend(std::iter::from_fn(|| kernel.accept().ok()));
+                accepted.len() == clients.len()
+            });
         });
     });
 }

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use super::facts::Facts;
 use super::filter::Queues;
+use super::offers::Handshake;
 use super::ports::PortsError;
 use super::program::Program;
 use super::shape::XdpShape;
@@ -46,6 +47,21 @@ impl XdpDevice {
     /// Redirects the segments of a TCP connection even if the kernel has a socket of it.
     pub(crate) fn hold_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         self.program.hold_flow(local, remote)
+    }
+
+    /// Prepares [`Self::offer`].
+    pub(crate) fn prepare_offers(&self) -> io::Result<()> {
+        self.program.prepare_offers(self.facts.index)
+    }
+
+    /// Offers a connection to the kernel's listener.
+    pub(crate) fn offer(
+        &self,
+        flow: (SocketAddr, SocketAddr),
+        handshake: &Handshake,
+        ack: Option<&[u8]>,
+    ) -> io::Result<()> {
+        self.program.offer(self.facts.index, flow, handshake, ack)
     }
 
     /// Ends [`Self::hold_flow`].

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
+use super::offers::Handshake;
 use super::ports::{Ports, Redirect};
 use crate::repair::{self, RepairState};
 
@@ -48,6 +49,35 @@ impl Ports {
             Redirect::Program { program, .. } if on => program.release_flow(local, remote),
             Redirect::Program { program, .. } => program.hold_flow(local, remote),
             Redirect::Broker(broker) => broker.pass_flow(local, remote, on),
+        }
+    }
+
+    /// Returns whether the kernel can take [offers](Self::offer). The first call may take some milliseconds.
+    pub fn can_offer(&self) -> bool {
+        match &self.redirect {
+            Redirect::Program { program, index } => program.prepare_offers(*index).is_ok(),
+            Redirect::Broker(broker) => broker.prepare_offers().is_ok(),
+        }
+    }
+
+    /// Lets the kernel's listener accept a connection from `local` to `remote`. `ack` is the frame with the segment that ended its
+    /// handshake. Without it, that segment has still to arrive, at a queue that is not redirected any more.
+    ///
+    /// What the peer has sent after that segment has to be [injected](Self::inject). After an error nothing has changed.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`]: the kernel is older than Linux 6.9 or has no SYN cookies;
+    /// [`io::ErrorKind::NotConnected`]: the listener's queue is full, or there is none; the broker has ended.
+    pub fn offer(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        handshake: &Handshake,
+        ack: Option<&[u8]>,
+    ) -> io::Result<()> {
+        match &self.redirect {
+            Redirect::Program { program, index } => program.offer(*index, (local, remote), handshake, ack),
+            Redirect::Broker(broker) => broker.offer(local, remote, handshake, ack),
         }
     }
 

@@ -16,6 +16,8 @@ mod flows;
 mod handover;
 mod holder;
 mod inject;
+mod offer_program;
+mod offers;
 mod ports;
 mod program;
 mod queue;
@@ -26,6 +28,7 @@ mod socket;
 mod verdicts;
 
 pub(crate) use device::XdpDevice;
+pub use offers::Handshake;
 pub use ports::{Ports, PortsError};
 pub use queue::XdpQueue;
 pub use shape::{XdpCopy, XdpShape};

@@ -16,6 +16,7 @@ use super::filter::{self, Port, Queues};
 use super::flows::HeldFlows;
 use super::holder::holder;
 use super::inject;
+use super::offers::{self, Handshake, Offers};
 use crate::error::OpenError;
 use crate::headers::{TCP, UDP};
 use crate::redirect::Protocol;
@@ -29,6 +30,8 @@ pub(super) struct Program {
     held: Mutex<HeldFlows>,
     /// The program that passes injected frames to the kernel, once it was needed.
     pass: OnceLock<Option<OwnedFd>>,
+    /// The program for offered connections, once it was needed; `None` if the kernel has not what it needs.
+    offers: Mutex<Option<Option<Offers>>>,
     /// Detaches the program when dropped; the kernel does so when the process ends.
     link: Mutex<Option<FdLink>>,
     loaded: Mutex<Ebpf>,
@@ -61,6 +64,7 @@ impl Program {
             addresses: Mutex::new(Addresses::new(addresses)),
             held: Mutex::new(HeldFlows::new(held)),
             pass: OnceLock::new(),
+            offers: Mutex::default(),
             link: Mutex::new(None),
             loaded: Mutex::new(loaded),
         })
@@ -75,6 +79,7 @@ impl Program {
 
     /// Detaches the program.
     pub(super) fn detach(&self) {
+        lock(&self.offers).take();
         lock(&self.link).take();
     }
 
@@ -129,6 +134,32 @@ impl Program {
         self.change_port(Protocol::Tcp, local.port(), |_| ())
     }
 
+    /// Offers a connection to the kernel's listener. `ack` is the segment that ended its handshake; without it, that segment has
+    /// still to arrive. After an error nothing has changed.
+    pub(super) fn offer(
+        &self,
+        index: u32,
+        (local, remote): (SocketAddr, SocketAddr),
+        handshake: &Handshake,
+        ack: Option<&[u8]>,
+    ) -> io::Result<()> {
+        let mut offers = lock(&self.offers);
+        let offers = offers.get_or_insert_with(|| Offers::attach(index).ok()).as_mut();
+        let offers = offers.ok_or_else(unsupported)?;
+        offers.insert(local, remote, handshake)?;
+        let taken = ack.map_or(Ok(()), |ack| {
+            self.inject(index, ack)?;
+            offers::await_socket(local, remote)
+        });
+        taken.inspect_err(|_| offers.remove(local, remote))
+    }
+
+    /// Attaches the program for offers to the device of this index, unless it is.
+    pub(super) fn prepare_offers(&self, index: u32) -> io::Result<()> {
+        let mut offers = lock(&self.offers);
+        offers.get_or_insert_with(|| Offers::attach(index).ok()).as_ref().map(|_| ()).ok_or_else(unsupported)
+    }
+
     /// Ends [`Self::hold_flow`].
     pub(super) fn release_flow(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<()> {
         lock(&self.held).remove(local, remote)?;
@@ -149,6 +180,10 @@ impl Program {
         let pass = pass.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         inject::inject(pass.as_fd(), index, frame)
     }
+}
+
+fn unsupported() -> io::Error {
+    io::Error::from_raw_os_error(libc::EOPNOTSUPP)
 }
 
 /// Loads the program that passes every frame.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::connection::Connection;
 use super::protocol::{Reply, Request};
+use crate::af_xdp::Handshake;
 use crate::claim::{Broker, Claim};
 use crate::redirect::{Protocol, Redirected};
 use crate::repair::RepairState;
@@ -113,6 +114,14 @@ impl State {
     }
 }
 
+/// Returns a frame as hexadecimal digits.
+fn digits(frame: &[u8]) -> io::Result<String> {
+    if frame.len() > MAX_INJECTED {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(frame.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 impl Broker for Client {
     fn engage(&self) -> io::Result<()> {
         self.request(&Request::Engage)
@@ -149,11 +158,23 @@ impl Broker for Client {
         self.request(&Request::PassFlow { local, remote, on })
     }
 
+    fn prepare_offers(&self) -> io::Result<()> {
+        self.request(&Request::PrepareOffers)
+    }
+
+    fn offer(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        handshake: &Handshake,
+        ack: Option<&[u8]>,
+    ) -> io::Result<()> {
+        let ack = ack.map(digits).transpose()?;
+        self.request(&Request::Offer { local, remote, handshake: handshake.clone(), ack })
+    }
+
     fn inject(&self, frame: &[u8]) -> io::Result<()> {
-        if frame.len() > MAX_INJECTED {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        self.request(&Request::Inject(frame.iter().map(|byte| format!("{byte:02x}")).collect()))
+        self.request(&Request::Inject(digits(frame)?))
     }
 
     fn report_failure(&self, reason: &str) -> io::Result<()> {

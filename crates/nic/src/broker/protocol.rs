@@ -13,6 +13,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketT
 use serde::{Deserialize, Serialize};
 
 use crate::accept::{self, Accepted, Acceptor};
+use crate::af_xdp::Handshake;
 use crate::credentials::{PeerCredentials, peer_pidfd};
 use crate::message;
 use crate::redirect::{Protocol, Redirected};
@@ -73,6 +74,19 @@ pub enum Request {
         /// Whether to pass it.
         on: bool,
     },
+    /// See [`Broker::prepare_offers`](super::Broker::prepare_offers).
+    PrepareOffers,
+    /// See [`Broker::offer`](super::Broker::offer).
+    Offer {
+        /// Address of this end.
+        local: SocketAddr,
+        /// Address of the peer.
+        remote: SocketAddr,
+        /// What the handshake has agreed on.
+        handshake: Handshake,
+        /// The frame that ended the handshake, in hexadecimal digits, if it has arrived.
+        ack: Option<String>,
+    },
     /// See [`Broker::inject`](super::Broker::inject): the frame in hexadecimal digits.
     Inject(String),
     /// See [`Broker::report_failure`](super::Broker::report_failure).
@@ -121,7 +135,9 @@ impl Request {
         let is_valid = match &request {
             Self::Claim { token, .. } => token.len() == TOKEN_BYTES && token.is_ascii(),
             Self::ReportFailure(reason) => reason.len() <= MAX_TEXT_BYTES,
-            Self::Inject(digits) => digits.len() % 2 == 0 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()),
+            Self::Inject(digits) | Self::Offer { ack: Some(digits), .. } => {
+                digits.len() % 2 == 0 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+            }
             _ => true,
         };
         is_valid.then(|| match request {
@@ -312,6 +328,21 @@ mod tests {
                 local: "10.0.0.1:80".parse().expect("an address"),
                 remote: "10.0.0.2:4000".parse().expect("an address"),
                 on: true,
+            },
+            Request::PrepareOffers,
+            Request::Offer {
+                local: "10.0.0.1:80".parse().expect("an address"),
+                remote: "10.0.0.2:4000".parse().expect("an address"),
+                handshake: Handshake {
+                    send_first: 1,
+                    receive_first: u32::MAX,
+                    peer_mss: 1460,
+                    scales: Some((7, 8)),
+                    sack: true,
+                    timestamps: Some((9, 10)),
+                    ecn: false,
+                },
+                ack: Some("00ff".to_owned()),
             },
             Request::Inject("00ff".to_owned()),
             Request::ReportFailure("no".to_owned()),

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::af_xdp::{self, HandedOut, PortsError, XdpDevice};
+use crate::af_xdp::{self, HandedOut, Handshake, PortsError, XdpDevice};
 use crate::error::OpenError;
 use crate::memory;
 use crate::message::MAX_DESCRIPTORS;
@@ -140,6 +140,24 @@ impl SharedNic {
             Some(device) => device.hold_flow(local, remote),
             None => Err(io::ErrorKind::Unsupported.into()),
         }
+    }
+
+    /// Prepares [`Self::offer`].
+    ///
+    /// # Errors
+    /// EOPNOTSUPP if the kernel takes no offers; the NIC is not shared with the kernel.
+    pub fn prepare_offers(&self) -> io::Result<()> {
+        let unsupported = || Err(io::ErrorKind::Unsupported.into());
+        self.xdp.as_ref().map_or_else(unsupported, XdpDevice::prepare_offers)
+    }
+
+    /// Lets the kernel's listener accept a connection, as [`Ports::offer`](crate::Ports::offer).
+    ///
+    /// # Errors
+    /// Those of that call, or the NIC is not shared with the kernel.
+    pub fn offer(&self, flow: (SocketAddr, SocketAddr), handshake: &Handshake, ack: Option<&[u8]>) -> io::Result<()> {
+        let unsupported = || Err(io::ErrorKind::Unsupported.into());
+        self.xdp.as_ref().map_or_else(unsupported, |device| device.offer(flow, handshake, ack))
     }
 
     /// Gives a frame to the kernel as if the device had received it.

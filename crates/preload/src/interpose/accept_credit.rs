@@ -5,27 +5,46 @@
 //! is always free. One with a single connection at a time (Apache's prefork, gunicorn's sync worker, PHP-FPM) is not: clients
 //! would wait for it while other workers, which may not even have a queue, wait for clients.
 //!
-//! So a process has to show which kind it is. A listener that it has inherited begins with a credit of one connection:
+//! The kernel's listener is the queue that all of them share, and what a process has no time for goes there: SYNs, and also
+//! connections that are established already ([`TcpListener::set_overflow`]). Any process then accepts them, with the peer's
+//! name and with what the peer has sent; its `accept`, `poll` and `epoll` wait for that listener anyway. So no connection
+//! waits for a certain process. What remains is to give a process the connections that it will take at once, since one that
+//! goes through the kernel is not accelerated. A process has to show how many that are. A listener that it has inherited begins
+//! with a credit of one connection:
 //!
-//! | event | credit |
-//! | --- | --- |
-//! | the first wait for the listener | 1 |
-//! | a connection was accepted | 0 |
-//! | the next wait, and the connection was closed | 1 |
-//! | the next wait, and the connection is still open: the process has several at a time | unlimited, from now on |
-//! | a child of the process waits for the listener ([`shared_listener`](super::shared_listener)) | 0, from now on |
+//! | event | credit | accept timeout |
+//! | --- | --- | --- |
+//! | the first wait for the listener | 1 | 100 ms |
+//! | a connection was accepted, from either side | 0 | 5 ms |
+//! | the next wait, and the connection was closed | 1 | 100 ms |
+//! | the next wait, and the connection is still open: the process has several at a time | unlimited, from now on | 100 ms |
+//! | a child of the process waits for the listener ([`shared_listener`](super::shared_listener)) | 0, from now on | 5 ms |
 //!
-//! Connections beyond the credit go to the kernel's listener, which every process polls, after a few milliseconds
-//! ([`TcpListener::set_limit`]); an event loop is back before that.
+//! Connections beyond the credit go to the kernel's listener after a few milliseconds; an event loop is back before that. An
+//! established one does when it was not accepted within the timeout. That covers the race of a process that accepts from the
+//! kernel while another client has its handshake with the datapath, and a process that all its connections keep busy. New
+//! connections go to the kernel as well then, until the process waits for the listener again.
+//!
+//! The process that has called `listen`, and forked before its first `accept`, may be one of several too: it has no credit, but
+//! the timeout.
+//!
+//! *The end of a process.* A process that closes its listener, exits or executes another program leaves what it has not accepted
+//! to the others ([`leave_all`]). One that is killed cannot; the kernel resets these, as it
+//! resets the accepted ones.
+//!
+//! *Kernels before Linux 6.9*, or with `net.ipv4.tcp_syncookies` 0, take SYNs, but no established connections. There a process
+//! has no credit at all until it has shown, by connections of the kernel, that it has several at a time.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use abey_datapath::TcpListener;
+use abey_datapath::{Overflow, TcpListener};
 use libc::c_int;
 
 use super::fd_table::{self, Entry};
-use super::socket::Socket;
+use super::process;
+use super::socket::{Role, Socket};
 use crate::errno;
 
 /// Some listener of this process has a credit.
@@ -36,10 +55,17 @@ const WAITS: u8 = 1;
 const IS_BUSY: u8 = 2;
 const NONE: u8 = 3;
 
+/// How long a connection waits for a process that has shown to be busy.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(5);
+/// How long a connection waits for any other process.
+const ACCEPT_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// The credit of a listener.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptCredit {
     state: AtomicU8,
+    /// Connections go to the kernel's listener after the timeout.
+    has_timeout: AtomicBool,
     /// The descriptor and the inode of the connection that was accepted last.
     last: Mutex<Option<(c_int, libc::ino_t)>>,
 }
@@ -47,36 +73,93 @@ pub(crate) struct AcceptCredit {
 impl AcceptCredit {
     /// Gives the listener, which the process has inherited, a credit of one connection.
     pub(super) fn limit(&self, listener: &TcpListener) {
-        self.state.store(WAITS, Ordering::Relaxed);
+        self.begin(WAITS, listener);
+    }
+
+    /// Gives the listener, which other processes may have inherited, an accept timeout.
+    pub(super) fn share(&self, listener: &TcpListener) {
+        self.begin(UNLIMITED, listener);
+    }
+
+    fn begin(&self, state: u8, listener: &TcpListener) {
+        self.has_timeout.store(listener.can_leave_connections(), Ordering::Relaxed);
         ANY.store(true, Ordering::Relaxed);
-        listener.set_limit(1);
+        self.enter(state, listener);
+    }
+
+    fn enter(&self, state: u8, listener: &TcpListener) {
+        self.state.store(state, Ordering::Relaxed);
+        let has_timeout = self.has_timeout.load(Ordering::Relaxed);
+        let (limit, accept_timeout) = match state {
+            UNLIMITED => (usize::MAX, ACCEPT_TIMEOUT),
+            // Without the timeout, the connection could wait for a process that accepts from the kernel meanwhile.
+            WAITS => (usize::from(has_timeout), ACCEPT_TIMEOUT),
+            _ => (0, BUSY_TIMEOUT),
+        };
+        listener.set_overflow(Overflow { limit, accept_timeout: has_timeout.then_some(accept_timeout) });
     }
 
     /// Takes the listener's credit away, for good.
     pub(super) fn end(&self, listener: &TcpListener) {
-        self.state.store(NONE, Ordering::Relaxed);
-        listener.set_limit(0);
+        self.begin(NONE, listener);
     }
 
     /// Records a connection that was accepted.
     pub(super) fn accepted(&self, listener: &TcpListener, fd: c_int) {
-        if self.state.load(Ordering::Relaxed) != WAITS {
+        if !matches!(self.state.load(Ordering::Relaxed), WAITS | IS_BUSY) {
             return;
         }
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = inode(fd).map(|inode| (fd, inode));
-        self.state.store(IS_BUSY, Ordering::Relaxed);
-        listener.set_limit(0);
+        self.enter(IS_BUSY, listener);
     }
 
     fn begin_wait(&self, listener: &TcpListener) {
-        if self.state.load(Ordering::Relaxed) != IS_BUSY {
+        let state = self.state.load(Ordering::Relaxed);
+        if state != IS_BUSY {
+            if state != NONE && listener.is_paused() {
+                self.enter(state, listener);
+            }
             return;
         }
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
         let has_connection = last.is_some_and(|(fd, before)| inode(fd) == Some(before));
-        let (state, limit) = if has_connection { (UNLIMITED, usize::MAX) } else { (WAITS, 1) };
-        self.state.store(state, Ordering::Relaxed);
-        listener.set_limit(limit);
+        self.enter(if has_connection { UNLIMITED } else { WAITS }, listener);
+    }
+}
+
+/// Leaves the connections of a listener that were not accepted to the kernel's listener.
+fn leave(listener: &TcpListener, process_ends: bool) {
+    // If the listener lives on, the next wait resumes it.
+    ANY.store(true, Ordering::Relaxed);
+    listener.leave_unaccepted(process_ends);
+}
+
+/// Leaves what this process has not accepted to others, before it ends.
+pub(super) fn leave_all() {
+    // A forked child has a copy of the table.
+    if !process::is_table_active() {
+        return;
+    }
+    let is_listener = |object: &Entry| matches!(object, Entry::Socket(socket) if socket.listener().is_some());
+    for (_, object) in fd_table::find(is_listener) {
+        if let Entry::Socket(socket) = &*object
+            && let Some(listener) = socket.listener()
+        {
+            errno::preserve_errno(|| super::context::uninterposed(|| leave(listener, true)));
+        }
+    }
+}
+
+/// Leaves what a listener has not accepted to others, before the program closes its last descriptor here.
+pub(super) fn before_close(object: &Arc<Entry>) {
+    if let Entry::Socket(socket) = &**object
+        && let Some(Role::Listener(listener)) = socket.role.get()
+        // Members of a SO_REUSEPORT group share one.
+        && Arc::strong_count(listener) == 1
+        && !process::is_vforked()
+        && fd_table::descriptors_of(object).len() == 1
+    {
+        errno::preserve_errno(|| super::context::uninterposed(|| leave(listener, false)));
     }
 }
 

@@ -9,7 +9,7 @@
 use libc::{c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use super::handover::{Reason, hand_over, hand_over_all};
-use super::{inherited, lifeline, process};
+use super::{accept_credit, inherited, lifeline, process};
 use crate::{errno, real};
 
 fn is_inheritable(fd: c_int) -> bool {
@@ -33,6 +33,7 @@ pub(super) extern "C" fn before_exec() {
         hand_over_all(Reason::Exec, |fd, _| is_inheritable(fd) && is_of_parent(fd));
     } else {
         hand_over_all(Reason::Exec, |_, _| true);
+        accept_credit::leave_all();
     }
 }
 
@@ -46,10 +47,11 @@ fn is_of_parent(fd: c_int) -> bool {
     })
 }
 
-/// Hands over what a child has inherited, before this process ends.
+/// Hands over what a child has inherited, and leaves what was not accepted to other processes, before this process ends.
 pub(super) extern "C" fn before_exit() {
     if process::is_table_active() && !process::is_vforked() {
         hand_over_all(Reason::Close, |_, socket| lifeline::is_shared(socket.forks));
+        accept_credit::leave_all();
     }
 }
 

@@ -17,7 +17,7 @@ use libc::c_int;
 use super::context::uninterposed;
 use super::epoll_set::EpollSet;
 use super::socket::Socket;
-use super::{handover, inherited, linger, process, runtime_fds, unknown_options};
+use super::{accept_credit, handover, inherited, linger, process, runtime_fds, unknown_options};
 
 /// Number of slots; descriptors above it stay the kernel's. Empty slots are zero pages that are never touched.
 pub(crate) const SLOTS: usize = 1 << 18;
@@ -84,8 +84,8 @@ pub(crate) fn insert(fd: c_int, object: Arc<Entry>) -> bool {
     }
     // A child made by `fork` has its own copy from then on. A child made by `vfork` does not run fork handlers.
     FORKS.call_once(|| {
-        // SAFETY: the handler takes no arguments and only stores a word.
-        unsafe { libc::pthread_atfork(None, None, Some(process::own_copy)) };
+        // SAFETY: the handlers take no arguments and only store words.
+        unsafe { libc::pthread_atfork(None, Some(process::after_fork), Some(process::own_copy)) };
     });
     slot.store(Some(object));
     HIGH_WATER.fetch_max(fd.max(0) as usize + 1, Ordering::Relaxed);
@@ -169,6 +169,7 @@ fn remove_now(fd: c_int) {
 pub(super) fn close(fd: c_int) {
     if let Some(object) = entry_unless_child(fd) {
         handover::before_close(fd, &object);
+        accept_credit::before_close(&object);
         linger::before_close(fd, &object);
     }
     remove(fd);

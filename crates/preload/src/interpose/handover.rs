@@ -13,7 +13,7 @@
 //! | the child uses an inherited epoll instance | its members in the datapath are handed over, and become the kernel's members of the same instance |
 //! | the parent closes a connection, or ends by `exit`, while a child that has inherited it lives ([`lifeline`](super::lifeline)) | hands it over: the child's copy keeps it open, as in the kernel |
 //! | `dup2` to 0, 1 or 2; any `dup` in a child of `vfork` | hands it over: the C library's streams, and a program that is executed next, use the kernel |
-//! | a UDP socket or a listener at 0, 1 or 2 of a program that is executed (inetd) | the socket is the kernel's from then on; connections that wait at the listener in the datapath are reset. At other numbers most programs leave them by mistake, and nothing happens |
+//! | a UDP socket or a listener at 0, 1 or 2 of a program that is executed (inetd) | the socket is the kernel's from then on; connections that wait at the listener in the datapath go to the kernel's, or are reset where it cannot take them. At other numbers most programs leave them by mistake, and nothing happens |
 //! | `exec`, `posix_spawn` ([`exec`](super::exec)) | hands over what is not close-on-exec, and what `posix_spawn_file_actions_adddup2` names. `exec` in the process of the datapath hands over everything, so that the kernel closes the rest in an orderly way |
 //! | `sendmsg` with SCM_RIGHTS | hands over the connections in it, also to the same process |
 //! | an option that only the kernel has ([`option_policy`](super::option_policy)) | hands over a connection or a UDP socket; a listener gets no new connections. Not where a pump would have to serve it |

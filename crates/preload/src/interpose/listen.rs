@@ -43,7 +43,7 @@ use super::listen_state::{AcceptBalance, Group, ListenState};
 use super::runtime::{RUNTIME, runtime};
 use super::socket::{Role, Socket};
 use super::socket_options::{SocketOptions, int, is_tcp, set};
-use super::{member_table, reuseport, socket_address};
+use super::{member_table, process, reuseport, socket_address};
 use crate::report::Topic;
 use crate::{config, errno, real};
 
@@ -197,10 +197,8 @@ fn open(listening: &ListenState, socket: &Socket, fd: c_int) {
             let Some(runtime) = runtime(config) else { return };
             match uninterposed(|| open_listener(fd, listening, config, runtime)) {
                 Ok(listener) => {
-                    let is_shared =
-                        listening.process != std::process::id() || listening.is_shared.load(Ordering::Relaxed);
-                    if is_shared && listening.has_kernel_side {
-                        uninterposed(|| listening.credit.limit(&listener));
+                    if listening.has_kernel_side {
+                        uninterposed(|| set_credit(listening, &listener));
                     }
                     let options = SocketOptions::from_kernel_socket(fd);
                     // Fails only if the runtime has stopped.
@@ -220,6 +218,15 @@ fn open(listening: &ListenState, socket: &Socket, fd: c_int) {
             }
         });
     });
+}
+
+/// Limits what this process takes from a listener that other processes may have, too.
+fn set_credit(listening: &ListenState, listener: &TcpListener) {
+    if listening.process != std::process::id() || listening.is_shared.load(Ordering::Relaxed) {
+        listening.credit.limit(listener);
+    } else if process::has_forked() {
+        listening.credit.share(listener);
+    }
 }
 
 fn open_listener(
@@ -313,11 +320,13 @@ pub(super) fn share(socket: &Socket) -> io::Result<Option<OwnedFd>> {
     listening.waiting.get().map(|(_, event)| event.try_clone()).transpose()
 }
 
-/// Leaves new connections to the kernel's listener, and resets those that wait in the datapath.
+/// Leaves new connections to the kernel's listener, and those that wait in the datapath; what the kernel does not take is
+/// reset.
 pub(super) fn leave(socket: &Socket) {
     let (Some(listening), Some(listener)) = (socket.listening.get(), socket.listener()) else { return };
     listening.is_shared.store(true, Ordering::Relaxed);
     listening.credit.end(listener);
+    listener.leave_unaccepted(false);
     while let Ok((stream, _)) = listener.try_accept() {
         // It fails if the connection was reset already.
         let _ = stream.set_linger(Some(Duration::ZERO));

@@ -17,6 +17,9 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// The process that loaded the library. Forked children inherit the value.
 static LOADED_IN: AtomicU32 = AtomicU32::new(0);
 
+/// This process has forked since it has made a socket.
+static HAS_FORKED: AtomicBool = AtomicBool::new(false);
+
 /// Records the process. Called before `main`.
 pub(crate) fn prepare() {
     super::sandbox::prepare();
@@ -26,6 +29,16 @@ pub(crate) fn prepare() {
 /// Returns whether this process is a forked child of the one that loaded the library.
 pub(super) fn is_forked() -> bool {
     LOADED_IN.load(Ordering::Relaxed) != std::process::id()
+}
+
+/// Records a fork of a process that has a socket in the table.
+pub(super) extern "C" fn after_fork() {
+    HAS_FORKED.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether this process has forked since it has made a socket.
+pub(super) fn has_forked() -> bool {
+    HAS_FORKED.load(Ordering::Relaxed)
 }
 
 /// Returns whether this process was forked from one that has the runtime.
@@ -54,6 +67,7 @@ pub(super) fn own_table() -> bool {
 /// Makes a forked child the owner of its copy of the table.
 pub(super) extern "C" fn own_copy() {
     OWNER.store(std::process::id(), Ordering::Relaxed);
+    HAS_FORKED.store(false, Ordering::Relaxed);
 }
 
 /// Returns whether this process shares the memory of the one that owns the table, as a child of `vfork(2)` does until it

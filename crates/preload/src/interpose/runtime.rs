@@ -11,14 +11,13 @@
 //! and prints one line.
 //!
 //! A connection that another process needs moves to the kernel, which all processes share ([`handover`](super::handover)). A
-//! process that is busy leaves new connections to the others ([`accept_credit`](super::accept_credit)). The packets of a connection that a process makes must arrive on one of
-//! its own queues. Under AF_XDP the queue cannot be predicted, so a process with only some of the queues connects through
+//! process that is busy or ends leaves what it has not accepted to the others ([`accept_credit`](super::accept_credit)). The
+//! packets of a connection that a process makes must arrive on one of its own queues. Under AF_XDP the queue cannot be predicted, so a process with only some of the queues connects through
 //! the kernel.
 //!
 //! A worker that stops listening (a server that reloads its configuration) keeps its connections, and the kernel gets new
-//! ones, for which the program's socket still listens. Connections that were not accepted by then are reset, as with one
-//! SO_REUSEPORT listener per worker; on one kernel socket that the workers share they would not be. The worker's successor
-//! waits for the queues, a few seconds at most.
+//! ones, for which the program's socket still listens. Connections that were not accepted by then go there, too. The worker's
+//! successor waits for the queues, a few seconds at most.
 //!
 //! Without a broker (`ABEY_DATAPATH` was set by hand) the process opens the NIC itself, and is the only one that can.
 //!

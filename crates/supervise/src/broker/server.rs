@@ -217,6 +217,13 @@ impl BrokerServer {
                 let checked = handover::check_port(&client.ports, local.port());
                 checked.and_then(|()| client.held.pass(&self.nic, (local, remote), on))
             }
+            Request::PrepareOffers => self.nic.prepare_offers(),
+            Request::Offer { local, remote, handshake, ack } => {
+                let ack = ack.map(|digits| handover::frame(&client.ports, &digits)).transpose();
+                handover::check_port(&client.ports, local.port())
+                    .and(ack)
+                    .and_then(|ack| self.nic.offer((local, remote), &handshake, ack.as_deref()))
+            }
             Request::Inject(digits) => {
                 handover::frame(&client.ports, &digits).and_then(|frame| self.nic.inject(&frame))
             }

@@ -62,6 +62,11 @@ const MOVED_LIFETIME: u64 = 2 * SECOND;
 /// Readiness of a moved connection: every waiting thread wakes, and learns that it moved.
 pub(super) const MOVED_READINESS: Readiness = Readiness::ALL;
 
+/// Returns until when segments of a connection that moves now are dropped.
+pub(super) fn moved_until(now: Instant) -> Instant {
+    now.plus(MOVED_LIFETIME)
+}
+
 /// What is left of a connection or of a UDP socket that was moved.
 #[derive(Debug)]
 pub(super) struct MovedConnection {
@@ -222,7 +227,7 @@ impl Stack {
         entry.socket = Socket::Moved(Box::new(MovedConnection { flow, edges: MOVED_READINESS }));
         self.wheel.remove(id);
         if self.flows.find(&flow) == Some(Target::Connection(id)) {
-            self.flows.insert(flow, Target::Moved(now.plus(MOVED_LIFETIME)));
+            self.flows.insert(flow, Target::Moved(moved_until(now)));
         }
         self.counters.tcp_moved += 1;
         self.enqueue(id);
@@ -291,7 +296,7 @@ impl Stack {
 
 impl Connection {
     /// Returns a copy of the state, for another TCP to continue.
-    fn export(&self, now: Instant) -> ExportedConnection {
+    pub(super) fn export(&self, now: Instant) -> ExportedConnection {
         let mut receive = self.receive_buffer.export();
         receive.is_shut = self.shut_read;
         ExportedConnection {
@@ -324,7 +329,7 @@ impl ExportedConnection {
     /// the rest.
     #[must_use]
     pub fn replay(&self, mac: MacAddr, limit: usize) -> Vec<Vec<u8>> {
-        let size = usize::from(self.peer_mss).clamp(1, 1200);
+        let size = self.replay_size();
         let pieces = self.receive.islands.iter().flat_map(|(start, bytes)| {
             let at = |index: usize| Seq(*start).plus((index * size) as u32);
             bytes.chunks(size).enumerate().map(move |(index, piece)| (at(index), piece))
@@ -335,8 +340,13 @@ impl ExportedConnection {
         frames
     }
 
+    /// Returns the most bytes of data of a repeated segment.
+    pub(super) fn replay_size(&self) -> usize {
+        usize::from(self.peer_mss).clamp(1, 1200)
+    }
+
     /// Builds a frame that the peer could have sent.
-    fn frame_from_peer(&self, mac: MacAddr, seq: Seq, flags: Flags, payload: &[u8]) -> Vec<u8> {
+    pub(super) fn frame_from_peer(&self, mac: MacAddr, seq: Seq, flags: Flags, payload: &[u8]) -> Vec<u8> {
         let timestamp = self.timestamps.map(|own| Timestamp { value: own.recent, echo: own.now });
         let window = (self.send.window >> self.send.scale.unwrap_or(0)).min(0xffff) as u16;
         let header = Header {

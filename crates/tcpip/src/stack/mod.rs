@@ -8,7 +8,6 @@ mod audit;
 mod datagrams;
 mod ephemeral;
 pub(crate) mod export;
-pub(crate) mod held;
 mod info;
 mod input;
 mod link;
@@ -16,8 +15,10 @@ mod listing;
 mod opening;
 mod options;
 mod output;
+pub(crate) mod overflow;
 mod sockets;
 mod streams;
+mod unaccepted;
 
 use core::net::SocketAddr;
 use std::collections::VecDeque;
@@ -28,14 +29,15 @@ pub use datagrams::Message;
 pub use export::{
     ExportedConnection, ExportedTimestamps, ReceiveSide, SendEnd, SendSide, datagram_frame, is_segment_of,
 };
-pub use held::PassedSyn;
 pub use info::TcpInfo;
 pub use listing::{Holder, SocketInfo, SocketState, Transport};
 pub use opening::LocalEndpoint;
 pub use output::{FrameSink, Frames};
+pub use overflow::{Overdue, Overflow, PassedSyn};
 pub use sockets::Shutdown;
+pub use unaccepted::UnacceptedConnection;
 
-use self::{ephemeral::EphemeralPorts, export::MovedConnection, link::Link};
+use self::{ephemeral::EphemeralPorts, export::MovedConnection, link::Link, overflow::Waiting};
 use crate::{
     config::Config,
     counters::Counters,
@@ -93,8 +95,6 @@ pub struct Stack {
     time_waits: TimeWaitTable,
     send_queue: VecDeque<SocketId>,
     event_queue: VecDeque<SocketId>,
-    /// Listeners that have become full, or are no longer.
-    full_listeners: VecDeque<(SocketAddr, bool)>,
     orphans: usize,
     numbers: IsnGenerator,
     cookies: Cookies,
@@ -106,8 +106,7 @@ pub struct Stack {
     resets: ReplyLimiter,
     budgets: Secret,
     counters: Counters,
-    /// SYNs that listeners may not answer now.
-    held: held::HeldSyns,
+    overflow: overflow::OverflowQueue,
 }
 
 impl Stack {
@@ -127,7 +126,6 @@ impl Stack {
             time_waits: TimeWaitTable::new(nanos(settings.time_wait), settings.time_waits),
             send_queue: VecDeque::new(),
             event_queue: VecDeque::new(),
-            full_listeners: VecDeque::new(),
             orphans: 0,
             numbers: IsnGenerator::new(seed),
             cookies: Cookies::new(seed),
@@ -136,7 +134,7 @@ impl Stack {
             ephemeral: EphemeralPorts::new(Secret::derive(seed, 6), settings.ephemeral_from),
             replies: ReplyLimiter::new(Secret::derive(seed, 9), settings.icmp_rate),
             resets: ReplyLimiter::new(Secret::derive(seed, 11), settings.reset_rate),
-            held: held::HeldSyns::default(),
+            overflow: overflow::OverflowQueue::default(),
             budgets: Secret::derive(seed, 10),
             counters: Counters::default(),
             link: Link::new(config, neighbors),
@@ -213,7 +211,7 @@ impl Stack {
         let held = match &self.sockets.get(id)?.socket {
             Socket::Stream(connection) => size_of::<Connection>() + connection.memory(),
             Socket::Datagram(socket) => size_of::<UdpSocket>() + socket.memory(),
-            Socket::Listener(listener) => size_of::<Listener>() + listener.queue.capacity() * size_of::<SocketId>(),
+            Socket::Listener(listener) => size_of::<Listener>() + listener.queue.capacity() * size_of::<Waiting>(),
             Socket::Moved(_) => size_of::<MovedConnection>(),
         };
         Some(size_of::<Entry>() + held)
@@ -259,22 +257,6 @@ impl Stack {
             if !edges.is_empty() {
                 return Some(Event { socket: id, edges });
             }
-        }
-    }
-
-    /// Returns the address of the next listener that has become full, with `true`, or half empty after that, with `false`. A
-    /// full listener has as many waiting and half-open connections together as its backlog; the latter count for at most half
-    /// of it.
-    pub fn poll_full_listener(&mut self) -> Option<(SocketAddr, bool)> {
-        self.full_listeners.pop_front()
-    }
-
-    /// Records whether a listener, whose connections may have changed, is full.
-    fn sync_listener(&mut self, id: SocketId) {
-        if let Some(Entry { socket: Socket::Listener(listener), .. }) = self.sockets.get_mut(id)
-            && let Some(is_full) = listener.poll_fullness()
-        {
-            self.full_listeners.push_back((listener.local, is_full));
         }
     }
 
@@ -356,7 +338,7 @@ impl Stack {
             {
                 connection.defer_until = None;
                 connection.owner = Owner::Queued(listener);
-                self.enqueue_accepted(listener, id);
+                self.enqueue_accepted(now, listener, id);
             }
         }
         self.enqueue(id);
@@ -375,12 +357,15 @@ impl Stack {
         }
     }
 
-    fn enqueue_accepted(&mut self, listener: SocketId, id: SocketId) {
+    fn enqueue_accepted(&mut self, now: Instant, listener: SocketId, id: SocketId) {
         self.counters.tcp_passive_opens += 1;
         if let Some(Entry { socket: Socket::Listener(listening), .. }) = self.sockets.get_mut(listener) {
             listening.half_open -= 1;
-            listening.queue.push_back(id);
+            listening.queue.push_back(Waiting::new(now, id));
             listening.edges |= Readiness::READABLE;
+            if listening.overflow.is_some() {
+                self.note_waiting(listener);
+            }
             self.enqueue(listener);
         }
     }
@@ -420,7 +405,6 @@ impl Stack {
                 if let Some(Entry { socket: Socket::Listener(listening), .. }) = self.sockets.get_mut(listener) {
                     listening.half_open -= 1;
                 }
-                self.sync_listener(listener);
             }
         }
         self.sockets.remove(id);

@@ -57,26 +57,13 @@ impl Stack {
     pub fn accept(&mut self, listener: SocketId) -> Result<SocketId, IoError> {
         let entry = self.sockets.get_mut(listener).ok_or(IoError::NoSuchSocket)?;
         let Socket::Listener(listening) = &mut entry.socket else { return Err(IoError::WrongKind) };
-        let id = listening.queue.pop_front().ok_or(IoError::WouldBlock)?;
+        let id = listening.queue.pop_front().ok_or(IoError::WouldBlock)?.id;
         if let Some(Entry { socket: Socket::Stream(connection), .. }) = self.sockets.get_mut(id) {
             connection.owner = Owner::Application;
         }
         self.enqueue(id);
-        self.sync_listener(listener);
+        self.resume_listener(listener);
         Ok(id)
-    }
-
-    /// Sets how many connections may wait at a listener.
-    ///
-    /// # Errors
-    ///
-    /// The id is stale or not a listener.
-    pub fn set_backlog(&mut self, listener: SocketId, backlog: usize) -> Result<(), IoError> {
-        let entry = self.sockets.get_mut(listener).ok_or(IoError::NoSuchSocket)?;
-        let Socket::Listener(listening) = &mut entry.socket else { return Err(IoError::WrongKind) };
-        listening.backlog = backlog.max(1);
-        self.sync_listener(listener);
-        Ok(())
     }
 
     /// Starts to connect to `remote`. The socket becomes writable when the connection is established or has failed.

@@ -205,7 +205,7 @@ impl Stack {
     fn close_listener(&mut self, now: Instant, id: SocketId) {
         let Some(Entry { socket: Socket::Listener(listener), .. }) = self.sockets.remove(id) else { return };
         self.listening.remove(listener.local);
-        let mut children = Vec::from(listener.queue);
+        let mut children: Vec<_> = listener.queue.iter().map(|waiting| waiting.id).collect();
         if listener.half_open > 0 {
             let half_open = self.sockets.iter().filter(|(_, entry)| {
                 matches!(&entry.socket, Socket::Stream(connection) if connection.owner == Owner::HalfOpen(id))

@@ -116,7 +116,7 @@ impl Stack {
 
     /// Returns whether a SYN to listener `id` must be dropped, because its accept queue is full, and counts it.
     fn drop_syn_if_full(&mut self, id: SocketId) -> bool {
-        let full = self.listener_mut(id).is_none_or(|listener| listener.is_queue_full());
+        let full = self.listener_mut(id).is_none_or(|listener| listener.is_queue_full() && listener.overflow.is_none());
         self.counters.tcp_listen_overflows += u64::from(full);
         self.counters.tcp_listen_drops += u64::from(full);
         full
@@ -136,7 +136,7 @@ impl Stack {
     pub(super) fn receive_syn(&mut self, now: Instant, id: SocketId, flow: &Flow, header: &Header, from: Option<Seq>) {
         let full = self.sockets.len() >= self.config().settings().sockets;
         let Some(listener) = self.listener_mut(id) else { return };
-        if listener.is_at_limit() {
+        if listener.is_full() {
             self.hold_syn(now, id, flow, header);
             return;
         }
@@ -169,7 +169,6 @@ impl Stack {
         let child = self.insert(Socket::Stream(Box::new(connection)));
         self.flows.insert(flow, Target::Connection(child));
         self.sync_socket(now, child);
-        self.sync_listener(id);
         Some(child)
     }
 
