@@ -102,6 +102,66 @@ fn processes_with_one_connection_each_do_not_starve_each_others_clients() {
     }
 }
 
+/// The processes are as many as the queues, since `--strict` ends a program of which a process has none. A connection that goes
+/// from one process to the other through the kernel's listener does not end it.
+#[test]
+fn connections_that_another_process_takes_do_not_end_a_strict_run() {
+    if !has("python3") {
+        return;
+    }
+    let Some(testbed) = testbed(2) else { return };
+    let program = ["env", "WORKERS=2", "python3", "-c", PREFORK];
+    let mut run = start(&testbed, "base", &["--strict"], &program);
+    await_datapath(&testbed, &mut run);
+    for _ in 0..10 {
+        all_are_answered(&testbed, &run, 2, "answer");
+    }
+    assert!(!run.has_ended(), "{}", run.errors_so_far());
+}
+
+/// Each process answers three connections and ends, and another one takes its place (Apache's MaxConnectionsPerChild).
+const RECYCLED: &str = "
+import os, socket
+server = socket.create_server(('', 80), backlog=50)
+def work():
+    for _ in range(3):
+        connection, _ = server.accept()
+        connection.recv(1000)
+        connection.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 6\\r\\n\\r\\nanswer')
+        connection.close()
+    os._exit(0)
+def begin():
+    if os.fork() == 0:
+        work()
+for _ in range(4):
+    begin()
+while True:
+    os.wait()
+    begin()
+";
+
+/// What a process has not accepted when it ends, another one answers.
+#[test]
+fn processes_that_end_lose_no_connection() {
+    if !has("python3") {
+        return;
+    }
+    let Some(testbed) = testbed(1) else { return };
+    let mut run = start(&testbed, "base", &[], &["python3", "-c", RECYCLED]);
+    await_datapath(&testbed, &mut run);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for request in 0..12 {
+                    let answer = connect(&testbed, 80).and_then(|mut stream| keep_asking(&mut stream));
+                    let answer = answer.unwrap_or_else(|error| panic!("{request}: {error}\n{}", run.errors_so_far()));
+                    assert_eq!(answer, "answer");
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn gunicorn_with_more_workers_than_queues_answers_everybody() {
     if !has("gunicorn") {
