@@ -55,7 +55,7 @@ pub(super) enum Kind {
     Listener,
     /// Hands over a connection that waits at a listener, into the descriptor of the request.
     Accept,
-    /// Leaves a listener to the kernel, and resets the connections that wait.
+    /// Leaves a listener to the kernel, with the connections that wait.
     Leave,
     /// Hands over the members of an epoll instance.
     Epoll,

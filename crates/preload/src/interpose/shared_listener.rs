@@ -5,8 +5,8 @@
 //! already stay there, for whichever process is first: the child asks the parent for one at a time, and gets it in a kernel
 //! socket. An eventfd of the parent's, which is readable while there are any, is waited for beside the listener.
 //!
-//! A program that the child executes does not know of it. A listener at its standard input (inetd) loses the connections that
-//! wait in the datapath: they are reset, and the next ones are the kernel's.
+//! A program that the child executes does not know of it. A listener at its standard input (inetd) is left to the kernel with the
+//! connections that wait in the datapath; those that the kernel cannot take are reset.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
