@@ -269,3 +269,45 @@ fn a_child_waits_on_an_epoll_instance_of_its_parent() {
     await_that("the program does not end", || run.has_ended());
     assert_eq!(run.out_so_far(), "done\n", "{}", run.errors_so_far());
 }
+
+/// A child for each peer, with a connected socket of the port; the parent makes itself a new one, as socat's UDP-LISTEN does.
+const FOR_EACH_PEER: &str = "
+import os, socket, time
+children = 0
+while True:
+    port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port.bind(('', 90))
+    print('bound')
+    _, peer = port.recvfrom(100, socket.MSG_PEEK)
+    children += 1
+    if os.fork() == 0:
+        port.connect(peer)
+        while True:
+            port.send(b'of the child: ' + port.recv(100))
+    while sum(':005A' in line and ' 01 ' in line for line in open('/proc/net/udp')) < children:
+        time.sleep(0.01)
+    port.close()
+";
+
+#[test]
+fn a_child_keeps_its_peer_when_the_parent_binds_the_udp_port_again() {
+    if !has("python3") {
+        return;
+    }
+    let Some(testbed) = testbed(2) else { return };
+    let mut server = start(&testbed, "base", &[], &["python3", "-u", "-c", FOR_EACH_PEER]);
+    await_datapath(&testbed, &mut server);
+    for before in 0..2 {
+        await_that("the port is not bound", || server.out_so_far().matches("bound").count() == before + 1);
+        let peer = testbed.client.run(|| UdpSocket::bind("0.0.0.0:0")).expect("entered").expect("bound");
+        peer.set_read_timeout(Some(HANG_LIMIT)).expect("a timeout");
+        peer.connect(at(90)).expect("connected");
+        for number in 0..5 {
+            peer.send(number.to_string().as_bytes()).expect("sent");
+            let mut buffer = [0; 100];
+            let count = peer.recv(&mut buffer).unwrap_or_else(|error| panic!("{error}: {}", server.errors_so_far()));
+            assert_eq!(String::from_utf8_lossy(&buffer[..count]), format!("of the child: {number}"));
+        }
+    }
+}

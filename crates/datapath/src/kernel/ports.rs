@@ -51,6 +51,8 @@ pub(crate) struct Reservations {
 struct Table {
     reserved: HashMap<PortKey, Reserved>,
     lingering: Vec<Lingering>,
+    /// UDP ports that were passed to the kernel, where another process may have a socket of them.
+    passed: BTreeSet<u16>,
     is_shut_down: bool,
 }
 
@@ -447,7 +449,14 @@ impl Reservations {
     /// The kernel refuses.
     pub(crate) fn pass(&self, lease: &Lease) -> io::Result<()> {
         let (protocol, port) = lease.key;
-        self.redirected.release(protocol, port).map_err(abey_nic::PortsError::into_source)
+        self.redirected.release(protocol, port).map_err(abey_nic::PortsError::into_source)?;
+        self.table().passed.insert(port);
+        Ok(())
+    }
+
+    /// Returns whether a UDP port was [passed](Self::pass) to the kernel.
+    pub(crate) fn was_passed(&self, port: u16) -> bool {
+        self.table().passed.contains(&port)
     }
 
     /// Removes a lease. Returns whether it was the last one.

@@ -99,6 +99,11 @@ impl Runtime {
         self.host().has_receiver(nowhere, to)
     }
 
+    /// Returns whether a UDP port was handed to the kernel ([`crate::UdpSocket::hand_over`]).
+    pub fn is_udp_port_handed_over(&self, port: u16) -> bool {
+        self.host().kernel().is_some_and(|kernel| kernel.ports.was_passed(port))
+    }
+
     /// Returns the default router of IPv4 or IPv6.
     pub fn gateway(&self, is_v4: bool) -> Option<std::net::IpAddr> {
         let shard = self.all_shards().first()?;

@@ -90,6 +90,10 @@ fn sharing(fd: c_int) -> Sharing {
 /// Opens the datapath's side of the kernel socket `fd`. Returns `None` if there is no runtime.
 fn open(config: &DatapathConfig, fd: c_int, at: SocketAddr) -> Option<Result<(), c_int>> {
     let runtime = runtime(config)?;
+    // A child may have a socket of the port that only it receives from, as socat's UDP-LISTEN makes one for each peer.
+    if runtime.is_udp_port_handed_over(at.port()) {
+        return None;
+    }
     let kernel_side = match at.ip() {
         ip if ip.is_unspecified() || ip.to_canonical().is_loopback() => KernelSide::Full,
         _ if is_af_xdp(config) => KernelSide::Receives,
