@@ -6,7 +6,7 @@
 //! returns them by closing the connection, which the kernel does if the process is killed. From then on the kernel receives
 //! the frames of these queues, and resets connections that it does not have.
 //!
-//! A process proves that it belongs to the program by a token in its environment; [`clients`] says what becomes of the others.
+//! A process proves that it belongs to the program by a token in its environment; the module `clients` says what becomes of the others.
 //! It can change the state of its own queues only: redirect ports to them, of which it shows a bound socket, and addresses of the
 //! host, and keep neighbour entries in use.
 //!
