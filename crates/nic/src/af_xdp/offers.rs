@@ -6,7 +6,7 @@
 //! at the device's ingress may vouch for the cookie and supply what the handshake has agreed on (`bpf_sk_assign_tcp_reqsk`;
 //! it needs CONFIG_SYN_COOKIES and the sysctl `net.ipv4.tcp_syncookies`).
 //!
-//! So an offer is an entry of a map that such a program ([`offer_program`](super::offer_program)) reads, and the segment that
+//! So an offer is an entry of a map that such a program ([`super::offer_program`]) reads, and the segment that
 //! ended the handshake is given to the kernel once more ([`inject`](super::inject)). The listener then has the connection, and
 //! wakes the processes that wait for it; further segments find its socket. What the peer has sent before follows. Nothing may
 //! have been sent to the peer but the SYN-ACK and acknowledgements.
