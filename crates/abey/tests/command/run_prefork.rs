@@ -102,6 +102,19 @@ fn processes_with_one_connection_each_do_not_starve_each_others_clients() {
     }
 }
 
+/// A kernel without SYN cookies takes no established connection, as those before Linux 6.9.
+#[test]
+fn processes_do_not_starve_clients_where_the_kernel_takes_no_offers() {
+    if !has("python3") {
+        return;
+    }
+    let Some(testbed) = testbed(1) else { return };
+    let without_cookies = "echo 0 > /proc/sys/net/ipv4/tcp_syncookies && exec python3 -c \"$0\"";
+    let mut run = start(&testbed, "base", &[], &["sh", "-c", without_cookies, PREFORK]);
+    await_datapath(&testbed, &mut run);
+    all_are_answered(&testbed, &run, 8, "answer");
+}
+
 /// The processes are as many as the queues, since `--strict` ends a program of which a process has none. A connection that goes
 /// from one process to the other through the kernel's listener does not end it.
 #[test]
