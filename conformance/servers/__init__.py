@@ -1,5 +1,6 @@
 """The servers of programs.py. A client's command checks the answers itself and ends with 0 if they are right."""
 
-from . import data, dns, files, forking, more, runtimes, tools, web
+from . import data, databases, dns, files, forking, messages, php, proxies, reloads, runtimes, tools, web
 
-PROGRAMS = [one for group in (data, web, dns, files, runtimes, forking, tools, more) for one in group.PROGRAMS]
+GROUPS = (data, web, dns, files, runtimes, forking, tools, databases, messages, proxies, php, reloads)
+PROGRAMS = [one for group in GROUPS for one in group.PROGRAMS]
