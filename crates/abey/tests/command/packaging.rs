@@ -300,3 +300,49 @@ fn no_container_gets_the_directory_whose_journals_the_node_carries_out() {
     let unit = fs::read_to_string(packaging().join("systemd/abey-apply.service")).expect("the unit");
     assert!(unit.contains("RuntimeDirectory=abey\nRuntimeDirectoryMode=0700\n"));
 }
+
+/// Returns why an image's name may mean another image tomorrow. A digest and a version with a number after the first dot, a
+/// snapshot's date or both name one image.
+fn why_mutable(image: &str) -> Option<&'static str> {
+    let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
+    if let Some(digest) = digest {
+        let is_sha256 = |hex: &str| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+        return (!digest.strip_prefix("sha256:").is_some_and(is_sha256)).then_some("its digest is no SHA-256 sum");
+    }
+    // A colon before the last slash belongs to a registry's port.
+    let Some((_, tag)) = name.rsplit('/').next().and_then(|last| last.split_once(':')) else {
+        return Some("it has no tag");
+    };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_exact = |part: &str| {
+        let is_version = part.split('.').count() == 3 && part.split('.').all(is_number);
+        is_version || (part.len() == 8 && is_number(part))
+    };
+    (!tag.split('-').any(is_exact)).then_some("its tag has neither a version of three numbers nor a date")
+}
+
+#[test]
+fn images_are_named_by_digest_or_exact_version() {
+    let digest = format!("debian@sha256:{}", "0f".repeat(32));
+    for fixed in
+        ["docker.io/library/rust:1.95.0-bookworm", "debian:bookworm-20261005-slim", "a:5000/abey:0.1.0", &digest]
+    {
+        assert_eq!(why_mutable(fixed), None, "{fixed}");
+    }
+    for mutable in ["debian", "a:5000/debian", "debian:latest", "rust:1-bookworm", "rust:1.95", "debian@sha256:0f"] {
+        assert!(why_mutable(mutable).is_some(), "{mutable}");
+    }
+    let mut images = Vec::new();
+    let container = fs::read_to_string(packaging().join("Containerfile")).expect("the Containerfile");
+    images
+        .extend(container.lines().filter_map(|line| line.strip_prefix("FROM ")?.split(' ').next().map(str::to_owned)));
+    assert_eq!(images.len(), 2, "{images:?}");
+    for file in fs::read_dir(packaging().join("kubernetes")).expect("manifests") {
+        let text = fs::read_to_string(file.expect("a manifest").path()).expect("a manifest");
+        images.extend(text.lines().filter_map(|line| line.trim().strip_prefix("image: ").map(str::to_owned)));
+    }
+    assert!(images.len() > 4, "{images:?}");
+    for image in images {
+        assert_eq!(why_mutable(&image), None, "{image}");
+    }
+}
