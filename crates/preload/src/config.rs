@@ -61,9 +61,22 @@ fn stop() -> ! {
     unsafe { libc::_exit(STOPPED) }
 }
 
-/// Returns the configuration from the environment. Returns the default, which changes nothing, if it is invalid or if this
-/// program is excluded.
+/// Returns whether the program has more privileges than the user who started it (`AT_SECURE`, getauxval(3)): set-user-ID,
+/// set-group-ID or file capabilities. That user wrote the environment, so the library ignores its variables.
+///
+/// The loader preloads no library from a path with a slash then (ld.so(8)). This library is loaded nevertheless if
+/// `/etc/ld.so.preload` or the program names it, or if it is a set-user-ID file in a directory of the system.
+pub(crate) fn is_secure() -> bool {
+    // SAFETY: takes no pointers.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Returns the configuration from the environment. Returns the default, which changes nothing, if it is invalid, if this
+/// program is excluded or if it has privileges that its user lacks.
 fn read() -> LibraryConfig {
+    if is_secure() {
+        return LibraryConfig::default();
+    }
     let variables: Vec<(OsString, OsString)> = std::env::vars_os().filter(|(name, _)| is_ours(name)).collect();
     if variables.is_empty() {
         return LibraryConfig::default();

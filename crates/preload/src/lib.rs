@@ -32,7 +32,8 @@
 //! These are out of reach, and behave as without the library:
 //!
 //! * Statically linked programs, and programs that make their system calls themselves, as Go's runtime and liburing do.
-//! * Set-user-ID and set-group-ID programs, in which the loader ignores an `LD_PRELOAD` with a path.
+//! * Set-user-ID and set-group-ID programs and those with file capabilities (`AT_SECURE`), in which the loader ignores an
+//!   `LD_PRELOAD` with a path. If the library is loaded otherwise, it ignores the environment there and does nothing.
 //! * Epoll parameters have no effect on programs that wait with `poll` or `select`; the kernel busy polls for these with
 //!   `SO_BUSY_POLL`. Datapath sockets are never ready in an io_uring.
 //! * An epoll instance that was inherited from a parent without the library keeps its parameters.

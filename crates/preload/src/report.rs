@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 use abey_linux::library::{FILE_NAME, NOTHING_PRINTED, PRINTED_VARIABLE};
 
+use crate::config;
+
 /// What a line is about. Each topic is printed once.
 #[derive(Clone, Copy)]
 pub(crate) enum Topic {
@@ -84,6 +86,9 @@ pub(crate) fn mark(topic: Topic) {
 
 /// Returns whether the topic is marked in the environment.
 pub(crate) fn is_marked(topic: Topic) -> bool {
+    if config::is_secure() {
+        return false;
+    }
     let variable = std::env::var_os(PRINTED_VARIABLE);
     variable.is_some_and(|printed| printed.as_encoded_bytes().get(topic as usize) == Some(&PRINTED))
 }
@@ -134,6 +139,9 @@ fn set_page_flag(topic: Topic) -> bool {
 
 /// Sets the topic's flag in the environment, if `ABEY_TOLD` is there. Returns whether it was set before.
 fn set_environment_flag(topic: Topic) -> bool {
+    if config::is_secure() {
+        return false;
+    }
     // SAFETY: the list and its strings belong to the C library. As with `getenv(3)`, a program must not change its
     // environment in one thread while another thread reads it; this happens once or twice in a process's life. Only one
     // byte of the value of our own variable is written, within its length.

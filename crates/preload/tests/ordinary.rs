@@ -5,6 +5,8 @@ mod common;
 #[path = "../src/timeout.rs"]
 mod timeout;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -170,5 +172,61 @@ fn calls_by_number_reach_the_kernel_unless_they_are_an_io_urings() {
         } else {
             assert_eq!((text.as_ref(), errors.as_ref()), (plain.as_str(), ""), "{variables:?}");
         }
+    }
+}
+
+/// Runs a program that names the library in its own file as another user, with variables that end an ordinary program with
+/// status 3. Returns its standard output, its standard error and its status.
+fn as_another_user(program: &Path) -> (String, String, Option<i32>) {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(program);
+    command.env("ABEY_STRICT", "1").env("ABEY_EPOLL", "no parameters").env("ABEY_TOLD", "x".repeat(13));
+    let output = run(command);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr), output.status.code())
+}
+
+#[test]
+fn a_program_with_more_privileges_than_its_user_ignores_the_users_variables() {
+    if !nix::unistd::geteuid().is_root() || !common::has("setpriv") {
+        eprintln!("skipped: making a set-user-ID program for another user needs root and setpriv");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let set_mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+    set_mode(directory.path(), 0o755);
+    let library = directory.path().join("libabey.so");
+    fs::copy(common::library(), &library).expect("the library");
+    set_mode(&library, 0o755);
+    let program = directory.path().join("secure");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/secure.c");
+    // The loader loads a library that the program's file names, in secure-execution mode as well.
+    let Ok(status) =
+        Command::new("cc").arg("-o").args([&program, &source]).arg("-Wl,--no-as-needed").arg(&library).status()
+    else {
+        eprintln!("skipped: there is no C compiler");
+        return;
+    };
+    assert!(status.success(), "{status}");
+    let secure = (String::from("secure: 1, made: 1\n"), String::new(), Some(0));
+
+    set_mode(&program, 0o755);
+    let (out, errors, status) = as_another_user(&program);
+    assert!(out.is_empty() && errors.contains("ABEY_EPOLL") && status == Some(3), "{out} {errors} {status:?}");
+    let system = nix::sys::statvfs::statvfs(directory.path()).expect("a file system");
+    if system.flags().contains(nix::sys::statvfs::FsFlags::ST_NOSUID) {
+        eprintln!("skipped: {} is mounted with nosuid", directory.path().display());
+        return;
+    }
+    set_mode(&program, 0o4755);
+    assert_eq!(as_another_user(&program), secure);
+    set_mode(&program, 0o755);
+    // Version 2 of `struct vfs_cap_data` (capabilities(7)), with the effective flag and CAP_NET_BIND_SERVICE.
+    let capabilities: Vec<u8> =
+        [0x0200_0001_u32, 1 << 10, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let flags = rustix::fs::XattrFlags::empty();
+    match rustix::fs::setxattr(&program, "security.capability", &capabilities, flags) {
+        Ok(()) => assert_eq!(as_another_user(&program), secure),
+        Err(error) => eprintln!("skipped: no file capabilities in {}: {error}", directory.path().display()),
     }
 }

@@ -3,8 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use nix::unistd::{getgid, getuid};
+use rustix::fs::StatVfsMountFlags;
 
 /// Reason why there is no program of a name.
 #[derive(Debug, thiserror::Error)]
@@ -50,12 +53,32 @@ pub fn find_program(name: &OsStr) -> Result<PathBuf, ProgramError> {
 #[must_use]
 pub fn why_not_preloaded(program: &Path) -> Option<&'static str> {
     let file = File::open(program).ok()?;
-    // Secure-execution mode (`ld.so(8)`): no library is preloaded from a path with a slash.
-    if !nix::unistd::geteuid().is_root() && file.metadata().ok()?.permissions().mode() & 0o6000 != 0 {
-        return Some("changes its user when it starts");
+    if let Some(why) = gains_privileges(&file) {
+        return Some(why);
     }
     let is_dynamic = names_loader(&file).ok()??;
     (!is_dynamic).then_some("is statically linked")
+}
+
+/// Returns why the file is executed in secure-execution mode (`ld.so(8)`), in which the loader ignores paths of `LD_PRELOAD`.
+fn gains_privileges(file: &File) -> Option<&'static str> {
+    let is_ignored = rustix::thread::no_new_privs().unwrap_or(false)
+        || rustix::fs::fstatvfs(file).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::NOSUID));
+    if is_ignored {
+        return None;
+    }
+    let data = file.metadata().ok()?;
+    let has = |bits: u32| data.permissions().mode() & bits == bits;
+    if has(0o4000) && data.uid() != getuid().as_raw() {
+        return Some("changes its user when it starts");
+    }
+    // Without permission for the group to execute the file, the bit means something else.
+    if has(0o2010) && data.gid() != getgid().as_raw() {
+        return Some("changes its group when it starts");
+    }
+    // The kernel does not count it as secure execution if root starts the program.
+    let has_capabilities = || rustix::fs::fgetxattr(file, "security.capability", &mut [0_u8; 64]).is_ok();
+    (!getuid().is_root() && has_capabilities()).then_some("gains capabilities when it starts")
 }
 
 /// Returns whether an ELF file names a dynamic loader (a `PT_INTERP` header, `elf(5)`); `None` for another kind of file, and
@@ -95,6 +118,29 @@ mod tests {
             let path = directory.path().join(name);
             std::fs::write(&path, text).expect("written");
             assert_eq!(why_not_preloaded(&path), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_gains_privileges_is_not_preloaded() {
+        if !getuid().is_root() {
+            eprintln!("skipped: files of other users need root");
+            return;
+        }
+        let directory = tempfile::tempdir().expect("directory");
+        if rustix::fs::statvfs(directory.path()).expect("a file system").f_flag.contains(StatVfsMountFlags::NOSUID) {
+            eprintln!("skipped: {} is mounted with nosuid", directory.path().display());
+            return;
+        }
+        let path = directory.path().join("program");
+        let (user, group) = (Some("changes its user when it starts"), Some("changes its group when it starts"));
+        let (root, other) = (Some(0), Some(65534));
+        let cases = [(root, root, 0o6755, None), (other, root, 0o4755, user), (root, other, 0o2755, group)];
+        for (owner, of_group, mode, expected) in cases.into_iter().chain([(other, other, 0o2745, None)]) {
+            std::fs::copy("/proc/self/exe", &path).expect("this test");
+            std::os::unix::fs::chown(&path, owner, of_group).expect("an owner");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+            assert_eq!(why_not_preloaded(&path), expected, "{owner:?} {of_group:?} {mode:o}");
         }
     }
 }

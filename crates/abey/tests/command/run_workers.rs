@@ -356,6 +356,16 @@ fn a_program_that_changes_its_user_when_it_starts_is_left_run_without_peer() {
     };
     run(&[]).assert_sentence(0, &["changes its user when it starts", "it runs on the kernel's"]);
     run(&["--strict"]).assert_refused(3, &["changes its user when it starts", "leave out --strict"]);
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("permissions");
+    // Version 2 of `struct vfs_cap_data` (capabilities(7)), with the effective flag and CAP_NET_BIND_SERVICE.
+    let capabilities: Vec<u8> =
+        [0x0200_0001_u32, 1 << 10, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let flags = rustix::fs::XattrFlags::empty();
+    if let Err(error) = rustix::fs::setxattr(&program, "security.capability", &capabilities, flags) {
+        eprintln!("skipped: no file capabilities in {}: {error}", here.path().display());
+        return;
+    }
+    run(&[]).assert_sentence(0, &["gains capabilities when it starts", "it runs on the kernel's"]);
 }
 
 #[test]

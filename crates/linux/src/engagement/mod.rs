@@ -96,7 +96,8 @@ pub enum Library {
     Loaded,
     /// The program is statically linked.
     Static,
-    /// The program changes its user when it starts (`AT_SECURE`, getauxval(3)).
+    /// The program gains privileges when it starts (`AT_SECURE`, getauxval(3)). The loader does not preload the library, which
+    /// does nothing if it is loaded otherwise.
     Privileged,
     /// It is not, for another reason: its environment was cleared.
     Missing,

@@ -169,12 +169,12 @@ fn is_named(kind: &FDTarget, name: &str) -> bool {
     matches!(kind, FDTarget::AnonInode(found) if found.contains(name))
 }
 
-/// Returns whether the library is in process `pid`, and if not, why.
+/// Returns whether the library is in process `pid` and may act there, and if not, why.
 #[must_use]
 pub fn library_of(pid: u32) -> Library {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     if maps.lines().any(|line| line.ends_with(&format!("/{FILE_NAME}"))) {
-        return Library::Loaded;
+        return if is_secure(pid) { Library::Privileged } else { Library::Loaded };
     }
     if has_no_loader(pid) {
         return Library::Static;

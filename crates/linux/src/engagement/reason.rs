@@ -63,7 +63,7 @@ impl NotEngaged {
             Reason::NoLibrary(library) => {
                 let absent = match library {
                     Library::Static => "is statically linked, so libabey.so is not in it",
-                    Library::Privileged => "changes its user when it starts, so libabey.so is not in it",
+                    Library::Privileged => "gains privileges when it starts, so libabey.so does nothing in it",
                     Library::Missing | Library::Loaded => "runs without libabey.so (its environment lacks LD_PRELOAD)",
                 };
                 let kernel = if is_datapath { ", and the kernel serves " } else { ", and waits for " };
@@ -91,7 +91,7 @@ impl NotEngaged {
     fn advice(&self) -> &'static str {
         let is_datapath = matches!(self.needs, Needs::Datapath { .. });
         match (self.reason, is_datapath) {
-            (Reason::NoLibrary(Library::Privileged), _) => "start it as the user that it changes to",
+            (Reason::NoLibrary(Library::Privileged), _) => "start it as a user who has them",
             (Reason::NoLibrary(Library::Missing), _) => "let it inherit the environment, or name it with --skip",
             (Reason::IoUring, true) => "turn io_uring off in the program, or use --world linux",
             (Reason::Accepted, true) => "let one process accept and serve, or use --world linux",

@@ -191,6 +191,11 @@ fn sentences_name_the_socket_and_end_with_what_to_do() {
         "server (pid 7): it waits for TCP 198.18.0.1:80 in epoll_wait past the C library (as Go does), or on a socket \
          that another program opened, so the kernel accepts: use --world linux"
     );
+    assert_eq!(
+        told(&datapath(), Library::Privileged, epoll(EpollParams::Unset, &one)),
+        "server (pid 7): it gains privileges when it starts, so libabey.so does nothing in it, and the kernel serves \
+         TCP 198.18.0.1:80: start it as a user who has them"
+    );
     let mut causes = std::collections::BTreeSet::new();
     for needs in [datapath(), Needs::Epoll, Needs::SocketBusyPoll, Needs::Library] {
         for library in [Library::Loaded, Library::Static, Library::Privileged, Library::Missing] {
