@@ -50,17 +50,18 @@ def children():
     say("we read", one.recv(100))
     one = pair()
     fd = one.fileno()
+    # Of the shells, bash knows descriptors above 9.
 
     def execute():
         os.set_inheritable(fd, True)
-        os.execvp("sh", ["sh", "-c", f"echo executed >&{fd}"])
+        os.execvp("bash", ["bash", "-c", f"echo executed >&{fd}"])
 
     say("the child executes", in_child(execute))
     say("they read", tell("a.recv(100)"))
     one.close()
     say("then the end", tell("a.recv(100)"))
     one = pair()
-    say("not inherited", in_child(lambda: os.execvp("sh", ["sh", "-c", f"echo executed 2>/dev/null >&{one.fileno()} && exit 7; exit 5"])))
+    say("not inherited", in_child(lambda: os.execvp("bash", ["bash", "-c", f"echo executed 2>/dev/null >&{one.fileno()} && exit 7; exit 5"])))
     one.sendall(b"still ours")
     say("they read", tell("a.recv(100)"))
     here, there = socket.socketpair()

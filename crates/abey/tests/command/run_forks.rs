@@ -66,7 +66,7 @@ def fork(fd):
     assert os.waitpid(child, 0)[1] == 0
 
 def inherit(fd):
-    subprocess.run(['sh', '-c', f'cat <&{fd} >&{fd}; echo from the child >&{fd}'], pass_fds=[fd], check=True)
+    subprocess.run(['bash', '-c', f'cat <&{fd} >&{fd}; echo from the child >&{fd}'], pass_fds=[fd], check=True)
 
 def unused(fd):
     child = os.fork()
