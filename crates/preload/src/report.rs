@@ -30,10 +30,11 @@ pub(crate) enum Topic {
     HandOverCall,
     Option,
     Sandbox,
+    DirectEpoll,
 }
 
 const TOPICS: usize = NOTHING_PRINTED.len();
-const _: () = assert!(Topic::Sandbox as usize + 1 == TOPICS);
+const _: () = assert!(Topic::DirectEpoll as usize + 1 == TOPICS);
 
 /// The character in `ABEY_TOLD` that marks a topic as printed.
 const PRINTED: u8 = b'x';

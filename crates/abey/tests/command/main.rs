@@ -27,6 +27,7 @@ mod run;
 mod run_beside;
 mod run_by_number;
 mod run_datapath;
+mod run_direct_epoll;
 mod run_forks;
 mod run_inherited;
 mod run_killed;

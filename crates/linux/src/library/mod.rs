@@ -41,7 +41,7 @@ pub const PREFIX: &str = "ABEY_";
 pub const PRINTED_VARIABLE: &str = "ABEY_TOLD";
 
 /// The first value of [`PRINTED_VARIABLE`], one character for each kind of message.
-pub const NOTHING_PRINTED: &str = "-------------";
+pub const NOTHING_PRINTED: &str = "--------------";
 
 const MODE: &str = "ABEY_MODE";
 const EPOLL: &str = "ABEY_EPOLL";

@@ -17,7 +17,7 @@ use super::fd_table::{self, Entry};
 use super::kernel_wait::ppoll;
 use super::listen_state::ListenState;
 use super::socket::Socket;
-use super::{accept_credit, listen, process, shared_listener, signals, socket_address, socket_wait};
+use super::{accept_credit, direct_epoll, listen, process, shared_listener, signals, socket_address, socket_wait};
 use crate::timeout::to_timespec;
 use crate::{errno, real};
 
@@ -88,6 +88,9 @@ pub(super) unsafe extern "C-unwind" fn accept4(
 unsafe fn accept_datapath(fd: c_int, peer: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> Option<c_int> {
     fd_table::with_socket(fd, |socket| {
         let listening = socket.listening.get()?;
+        if socket.role.get().is_none() && direct_epoll::before_open() {
+            return None;
+        }
         listen::open_deferred(socket, fd);
         let Some(listener) = socket.listener() else {
             // Only the kernel listens. Without a kernel socket that does, the call fails.
@@ -99,6 +102,10 @@ unsafe fn accept_datapath(fd: c_int, peer: *mut sockaddr, length: *mut socklen_t
         let accept = Accept { fd, socket, listening, listener, peer, length, flags };
         // SAFETY: the caller's guarantees are passed on.
         let accepted = unsafe { accept.run() };
+        direct_epoll::socket_made();
+        if let Ok(new) = accepted {
+            direct_epoll::accepted(new);
+        }
         Some(accepted.unwrap_or_else(fail))
     })
     .flatten()

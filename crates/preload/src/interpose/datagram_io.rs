@@ -7,7 +7,6 @@ use abey_datapath::{Error, IoError, Message, Readiness};
 use abey_linux::library::DatapathConfig;
 use libc::{c_int, iovec, msghdr};
 
-use super::context::datapath_config;
 use super::datagram::DatagramSocket;
 use super::error_codes::errno_of;
 use super::iovecs::{
@@ -16,7 +15,7 @@ use super::iovecs::{
 };
 use super::socket::Socket;
 use super::{ancillary, socket_address};
-use crate::real;
+use crate::{config, real};
 
 /// The result of a receive on a socket that was handed over; no errno has this number.
 const MOVED: c_int = -1;
@@ -126,7 +125,8 @@ impl DatagramCall<'_> {
             let peer = peer.ok_or(libc::EINVAL)?;
             to = Some(SocketAddr::new(peer.ip().to_canonical(), peer.port()));
         }
-        let config = datapath_config().ok_or(libc::ENETDOWN)?;
+        // The process may be about to move to the kernel.
+        let config = config::get().datapath.as_ref().ok_or(libc::ENETDOWN)?;
         if datagram.sends_by_kernel() && to.is_some_and(|to| !datagram.reaches(config, to)) {
             // SAFETY: guaranteed by the caller.
             let sent = unsafe { real::SENDMSG.get()(fd, message, flags | libc::MSG_NOSIGNAL) };

@@ -12,7 +12,7 @@ use super::error_codes::{errno_of_epoll, fail};
 use super::fd_table::{self, Entry};
 use super::handover::{self, Reason};
 use super::member_table::Added;
-use super::{listen, process, shared_listener};
+use super::{direct_epoll, listen, process, shared_listener};
 use crate::{errno, real};
 
 /// Changes a member that is a datapath socket. Returns `None` if the kernel shall do it.
@@ -22,6 +22,7 @@ use crate::{errno, real};
 pub(crate) unsafe fn ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> Option<c_int> {
     let object = fd_table::entry(fd)?;
     let Entry::Socket(socket) = &*object else { return None };
+    direct_epoll::uses_library();
     listen::open_deferred(socket, fd);
     socket.role.get()?;
     let set = errno::preserve_errno(|| attach(epfd))?;

@@ -61,6 +61,7 @@ mod context;
 mod control_calls;
 mod datagram;
 mod datagram_io;
+mod direct_epoll;
 mod epoll_calls;
 pub(crate) mod epoll_set;
 mod error_codes;

@@ -11,6 +11,7 @@ use libc::c_int;
 
 use super::context::uninterposed;
 use super::datagram::DatagramSocket;
+use super::direct_epoll;
 use super::lifeline;
 use super::listen_state::ListenState;
 use super::socket_options::{SocketOptions, int, is_mirrored};
@@ -36,6 +37,8 @@ pub(crate) struct Socket {
     pub(crate) is_connected: AtomicBool,
     /// O_NONBLOCK, as last set through this library.
     nonblocking: AtomicBool,
+    /// A call has waited, or was about to.
+    has_waited: AtomicBool,
     /// SO_RCVTIMEO and SO_SNDTIMEO in nanoseconds; 0 for no timeout.
     timeouts: [AtomicU64; 2],
     /// The options of the connection, or, of a listener, those of its future connections.
@@ -90,6 +93,7 @@ impl Socket {
             forks: lifeline::forks(),
             is_connected: AtomicBool::new(false),
             nonblocking: AtomicBool::new(nonblocking),
+            has_waited: AtomicBool::new(false),
             timeouts: Default::default(),
             options: Mutex::default(),
         }
@@ -167,6 +171,19 @@ impl Socket {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
+    /// Returns whether a call may wait. The first time the kernel's flag counts, since the program may have set it without the
+    /// C library.
+    pub(crate) fn may_wait(&self, fd: c_int) -> bool {
+        if fd >= 0 && !self.is_nonblocking() && !self.has_waited.swap(true, Ordering::Relaxed) {
+            // SAFETY: the call takes no pointers.
+            let flags = errno::preserve_errno(|| unsafe { real::FCNTL.get()(fd, libc::F_GETFL, 0) });
+            if flags >= 0 && flags & libc::O_NONBLOCK != 0 {
+                self.set_nonblocking(true);
+            }
+        }
+        !self.is_nonblocking()
+    }
+
     pub(crate) fn set_nonblocking(&self, on: bool) {
         self.nonblocking.store(on, Ordering::Relaxed);
     }
@@ -192,6 +209,7 @@ impl Socket {
         self.replace_options(options);
         // If two threads do this at the same time, the first one's role stays, and the other's is closed.
         let _ = self.role.set(role);
+        direct_epoll::socket_made();
     }
 
     fn replace_options(&self, options: Arc<SocketOptions>) {

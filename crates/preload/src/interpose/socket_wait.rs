@@ -28,7 +28,7 @@ pub(crate) fn until_done<R>(
     mut attempt: impl FnMut() -> Result<R, Error>,
 ) -> Result<R, Error> {
     let would_block = match attempt() {
-        Err(error) if error.is_would_block() && !socket.is_nonblocking() => error,
+        Err(error) if error.is_would_block() && socket.may_wait(fd) => error,
         done => return done,
     };
     let mut wait = SocketWait::new(fd, socket, interest, timeout);

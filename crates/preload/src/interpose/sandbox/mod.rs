@@ -32,7 +32,7 @@ use self::calls::{Purpose, forbidden};
 use super::fd_table::{self, Entry};
 use super::handover::Reason;
 use super::socket::Role;
-use super::{context, handover, inherited, listen, member_table, process, runtime, shared_listener};
+use super::{context, direct_epoll, handover, inherited, listen, member_table, process, runtime, shared_listener};
 use crate::report::{self, Topic};
 use crate::{config, errno, real};
 
@@ -56,6 +56,11 @@ pub(super) fn prepare() {
 #[inline]
 pub(super) fn is_off() -> bool {
     IS_OFF.load(Ordering::Relaxed)
+}
+
+/// Makes this process use the kernel only, for new sockets.
+pub(super) fn turn_off() {
+    IS_OFF.store(true, Ordering::Relaxed);
 }
 
 /// Returns whether this process may not set parameters of the mode.
@@ -120,6 +125,7 @@ fn prepare_for(filter: &[Instruction]) {
         return;
     }
     errno::preserve_errno(|| {
+        direct_epoll::end();
         let config = config::get();
         if config.datapath.is_some() && !is_off() {
             prepare_datapath(filter);
