@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use crate::common::{Running, TestBed, has};
 use crate::run_forks::{allow_all, await_datapath};
-use crate::xdp::{connect, start, testbed};
+use crate::xdp::{await_nothing_left, connect, start, testbed};
 
 /// Sends a request on a connection that stays open, and returns the body of the answer.
 fn keep_asking(stream: &mut TcpStream) -> std::io::Result<String> {
@@ -130,6 +130,55 @@ fn connections_that_another_process_takes_do_not_end_a_strict_run() {
         all_are_answered(&testbed, &run, 2, "answer");
     }
     assert!(!run.has_ended(), "{}", run.errors_so_far());
+}
+
+/// Waits for the listener, and accepts in programs that it starts without libabey.so, one for each connection (Dovecot).
+const MASTER: &str = "
+import os, select, socket, subprocess, sys
+answer = r'''
+import socket, sys
+connection, _ = socket.socket(fileno=int(sys.argv[1])).accept()
+connection.recv(1000)
+connection.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 6\\r\\n\\r\\nanswer')
+'''
+server = socket.create_server(('', 80), backlog=50)
+server.set_inheritable(True)
+program = [sys.executable, '-c', answer, str(server.fileno())]
+def fork():
+    child = os.fork()
+    if child == 0:
+        os.execve(program[0], program, {})
+    os.waitpid(child, 0)
+start = {
+    'fork': fork,
+    'vfork': lambda: subprocess.run(program, env={}, close_fds=False),
+    'spawn': lambda: os.waitpid(os.posix_spawn(program[0], program, {}), 0),
+}[sys.argv[1]]
+epoll = select.epoll()
+while True:
+    epoll.register(server, select.EPOLLIN)
+    epoll.poll()
+    epoll.unregister(server)
+    start()
+";
+
+#[test]
+fn a_listener_that_is_open_when_its_process_starts_another_is_shared_with_that() {
+    if !has("python3") {
+        return;
+    }
+    let Some(testbed) = testbed(1) else { return };
+    for way in ["fork", "vfork", "spawn"] {
+        let mut run = start(&testbed, "base", &[], &["python3", "-c", MASTER, way]);
+        await_datapath(&testbed, &mut run);
+        for request in 0..5 {
+            let answer = connect(&testbed, 80).and_then(|mut stream| keep_asking(&mut stream));
+            let answer = answer.unwrap_or_else(|error| panic!("{way} {request}: {error}\n{}", run.errors_so_far()));
+            assert_eq!(answer, "answer");
+        }
+        run.terminate();
+        await_nothing_left(&testbed, way);
+    }
 }
 
 /// Each process answers three connections and ends, and another one takes its place (Apache's MaxConnectionsPerChild).

@@ -25,8 +25,9 @@
 //! kernel while another client has its handshake with the datapath, and a process that all its connections keep busy. New
 //! connections go to the kernel as well then, until the process waits for the listener again.
 //!
-//! The process that has called `listen`, and forked before its first `accept`, may be one of several too: it has no credit, but
-//! the timeout.
+//! The process that has called `listen` may be one of several too: its credit is unlimited, but it has the timeout. That is so if
+//! it forked before its first `accept`, or if a child executes a program that inherits the listener: that may have no
+//! libabey.so, which would speak for it. A parent that accepts in time notices nothing.
 //!
 //! *The end of a process.* A process that closes its listener, exits or executes another program leaves what it has not accepted
 //! to the others ([`leave_all`]). One that is killed cannot; the kernel resets these, as it
@@ -43,6 +44,7 @@ use abey_datapath::{Overflow, TcpListener};
 use libc::c_int;
 
 use super::fd_table::{self, Entry};
+use super::listen_state::ListenState;
 use super::process;
 use super::socket::{Role, Socket};
 use crate::errno;
@@ -64,6 +66,8 @@ const ACCEPT_TIMEOUT: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(crate) struct AcceptCredit {
     state: AtomicU8,
+    /// Other processes may have the listener.
+    has_begun: AtomicBool,
     /// Connections go to the kernel's listener after the timeout.
     has_timeout: AtomicBool,
     /// The descriptor and the inode of the connection that was accepted last.
@@ -76,12 +80,15 @@ impl AcceptCredit {
         self.begin(WAITS, listener);
     }
 
-    /// Gives the listener, which other processes may have inherited, an accept timeout.
+    /// Gives the listener, which other processes may have inherited, an accept timeout, unless it has a credit already.
     pub(super) fn share(&self, listener: &TcpListener) {
-        self.begin(UNLIMITED, listener);
+        if !self.has_begun.load(Ordering::Relaxed) {
+            self.begin(UNLIMITED, listener);
+        }
     }
 
     fn begin(&self, state: u8, listener: &TcpListener) {
+        self.has_begun.store(true, Ordering::Relaxed);
         self.has_timeout.store(listener.can_leave_connections(), Ordering::Relaxed);
         ANY.store(true, Ordering::Relaxed);
         self.enter(state, listener);
@@ -125,6 +132,29 @@ impl AcceptCredit {
         let has_connection = last.is_some_and(|(fd, before)| inode(fd) == Some(before));
         self.enter(if has_connection { UNLIMITED } else { WAITS }, listener);
     }
+}
+
+/// Gives the open listeners that a new child may have an accept timeout.
+pub(super) fn share_all(has_child: impl Fn(c_int) -> bool) {
+    if !process::is_table_active() {
+        return;
+    }
+    errno::preserve_errno(|| {
+        for (fd, object) in fd_table::find(|object| open_listener(object).is_some()) {
+            if let Some((listening, listener)) = open_listener(&object)
+                && has_child(fd)
+            {
+                super::context::uninterposed(|| listening.credit.share(listener));
+            }
+        }
+    });
+}
+
+/// Returns an open listener that the kernel has as well.
+fn open_listener(object: &Entry) -> Option<(&ListenState, &TcpListener)> {
+    let Entry::Socket(socket) = object else { return None };
+    let listening = socket.listening.get().filter(|listening| listening.has_kernel_side)?;
+    Some((listening, socket.listener()?))
 }
 
 /// Leaves the connections of a listener that were not accepted to the kernel's listener.

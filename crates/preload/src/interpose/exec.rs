@@ -21,6 +21,7 @@ fn is_inheritable(fd: c_int) -> bool {
 /// Hands over what the new program inherits.
 fn before_spawn() {
     inherited::prepare_all(is_inheritable);
+    accept_credit::share_all(is_inheritable);
     hand_over_all(Reason::Exec, |fd, _| is_inheritable(fd));
 }
 
@@ -30,7 +31,9 @@ pub(super) extern "C" fn before_exec() {
     inherited::prepare_all(is_inheritable);
     if process::is_vforked() {
         // The numbers may be other files in the child.
-        hand_over_all(Reason::Exec, |fd, _| is_inheritable(fd) && is_of_parent(fd));
+        let is_inherited = |fd| is_inheritable(fd) && is_of_parent(fd);
+        accept_credit::share_all(is_inherited);
+        hand_over_all(Reason::Exec, |fd, _| is_inherited(fd));
     } else {
         hand_over_all(Reason::Exec, |_, _| true);
         accept_credit::leave_all();

@@ -19,7 +19,7 @@ use super::fd_table::{self, Entry};
 use super::handover::{self, Reason};
 use super::socket::Role;
 use super::socket_options::int;
-use super::{listen, process, shared_listener};
+use super::{accept_credit, listen, process, shared_listener};
 use crate::errno;
 
 /// How long a hand-over by the parent is waited for, and the time between two checks.
@@ -59,6 +59,8 @@ pub(super) enum Kind {
     Leave,
     /// Hands over the members of an epoll instance.
     Epoll,
+    /// Lets a program that the child executes accept what the parent does not.
+    Share,
 }
 
 /// Asks the parent. A descriptor goes with every request.
@@ -86,6 +88,10 @@ fn respond(question: Question, descriptor: Option<OwnedFd>) -> io::Result<Option
             Entry::Socket(socket) if is_kind(Kind::Listener) => listen::share(socket),
             Entry::Socket(socket) if is_kind(Kind::Leave) => {
                 listen::leave(socket);
+                Ok(None)
+            }
+            Entry::Socket(_) if is_kind(Kind::Share) => {
+                accept_credit::share_all(|at| at == fd);
                 Ok(None)
             }
             Entry::Socket(socket) if is_kind(Kind::Accept) => {
@@ -132,13 +138,21 @@ pub(super) fn forget(fd: c_int) {
 }
 
 /// Makes the inherited connections that `is` selects the kernel's, and the other sockets that are standard streams: a program
-/// that is executed gets those on purpose. Most programs do not close their listeners before they execute another one.
+/// that is executed gets those on purpose. Most programs do not close their listeners before they execute another one, so the
+/// parent keeps other listeners, and shares what it does not accept.
 pub(super) fn prepare_all(is: impl Fn(c_int) -> bool) {
     if process::is_child() {
         for (fd, object) in fd_table::find(|object| matches!(object, Entry::Socket(_))) {
             let Entry::Socket(socket) = &*object else { continue };
             let is_stream = socket.stream().is_some();
+            let listener = socket.listener().map(|_| name(&object));
             std::mem::forget(object);
+            if let Some(listener) = listener.filter(|_| is(fd) && fd > libc::STDERR_FILENO) {
+                // SAFETY: open, since it has flags.
+                let descriptor = unsafe { BorrowedFd::borrow_raw(fd) };
+                // A parent that has ended has no listener.
+                let _ = errno::preserve_errno(|| uninterposed(|| ask(Kind::Share, listener, descriptor)));
+            }
             if is(fd) && (is_stream || fd <= libc::STDERR_FILENO) {
                 prepare_use(fd);
             }
