@@ -147,8 +147,9 @@ pub(super) fn prepare_all(is: impl Fn(c_int) -> bool) {
             let is_stream = socket.stream().is_some();
             let listener = socket.listener().map(|_| name(&object));
             std::mem::forget(object);
-            if let Some(listener) = listener.filter(|_| is(fd) && fd > libc::STDERR_FILENO) {
-                // SAFETY: open, since it has flags.
+            // Even if it is close-on-exec: the program may get a duplicate (Dovecot), which is not in the table.
+            if let Some(listener) = listener.filter(|_| fd > libc::STDERR_FILENO) {
+                // SAFETY: open, since the child removes what it closes from the table.
                 let descriptor = unsafe { BorrowedFd::borrow_raw(fd) };
                 // A parent that has ended has no listener.
                 let _ = errno::preserve_errno(|| uninterposed(|| ask(Kind::Share, listener, descriptor)));
