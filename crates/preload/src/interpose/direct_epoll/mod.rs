@@ -1,7 +1,7 @@
 //! Programs whose sockets go through the C library, and whose epoll calls do not (Rust on async-io, smol or async-std: rustix
 //! makes these calls itself). They wait in the kernel for what the datapath has.
 //!
-//! Such a program is found by what the kernel says of its descriptors ([`scan`]): an epoll instance that this library has no
+//! Such a program is found by what the kernel says of its descriptors ([`mod@scan`]): an epoll instance that this library has no
 //! entry of, with a socket as a member that it has. From then on this process uses the kernel. Its listeners, connections and UDP
 //! sockets are handed over, and the instance reports what the kernel's sockets underneath have. One line says so.
 //!
