@@ -410,13 +410,14 @@ impl Stack {
         self.sockets.remove(id);
     }
 
-    /// Closes a connection with a reset.
+    /// Closes a connection, with a reset if the peer may know of it.
     fn abort_connection(&mut self, now: Instant, id: SocketId) {
         let Some((connection, cx)) = self.connection_mut(now, id) else { return };
         if connection.is_closed() {
             return;
         }
-        let reset = (connection.state != State::SynSent).then(|| connection.reset(&cx));
+        let is_known = connection.state != State::SynSent && !connection.has_unsent_syn();
+        let reset = is_known.then(|| connection.reset(&cx));
         let flow = connection.flow;
         connection.finish();
         if let Some(header) = reset {

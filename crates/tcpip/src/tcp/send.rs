@@ -336,10 +336,15 @@ impl Connection {
         }
     }
 
+    /// Returns whether the handshake has begun without a segment of ours.
+    pub(crate) fn has_unsent_syn(&self) -> bool {
+        matches!(self.state, State::SynSent | State::SynReceived { .. }) && self.scoreboard.is_empty()
+    }
+
     /// Returns whether `next_segment` may return a segment.
     pub(crate) fn has_output(&self) -> bool {
-        let syn = matches!(self.state, State::SynSent | State::SynReceived { .. }) && self.scoreboard.is_empty();
-        syn || self.ack.is_due()
+        self.has_unsent_syn()
+            || self.ack.is_due()
             || self.probe.is_some()
             || self.scoreboard.has_retransmissions()
             || self.send_buffer.unsent() > 0

@@ -160,3 +160,21 @@ fn all_of_a_listener_can_be_taken() {
     script.expect_nothing();
     assert_eq!(script.stack.socket_count(), 0);
 }
+
+/// A listener that ends resets the half-open connections that it has answered. Of the others the peer knows nothing: its SYN,
+/// sent again, may find the kernel's listener.
+#[test]
+fn a_syn_that_was_not_answered_is_not_reset() {
+    for is_answered in [true, false] {
+        let mut script = script();
+        let listener = script.stack.listen("0.0.0.0:80".parse().unwrap(), 9).unwrap();
+        script.inject(&seg("S", 0, 0));
+        if is_answered {
+            assert!(script.expect_one().has('S'));
+        }
+        script.stack.close(script.at(), listener).unwrap();
+        let sent = script.sent();
+        assert_eq!(sent.iter().map(|reset| reset.has('R')).collect::<Vec<_>>(), vec![true; usize::from(is_answered)]);
+        assert_eq!(script.stack.socket_count(), 0);
+    }
+}
